@@ -2,7 +2,7 @@
 
 from .clock import Clock, FixedClock, SystemClock
 from .core.filters import Filter, column, content, meta
-from .core.packs import PackPlace
+from .core.packs import PackStorage
 from .core.paging import Page
 from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, Holdfast
@@ -64,7 +64,7 @@ __all__ = [
     "NewServerTool",
     "NewToolCall",
     "NewToolServer",
-    "PackPlace",
+    "PackStorage",
     "Page",
     "PoolOptions",
     "RandomIds",

@@ -32,7 +32,7 @@ from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
 from .core.encrypted_columns import encrypted_columns
-from .core.packs import PackPlace
+from .core.packs import PackStorage
 from .core.scope import Scope
 from .engines.dialect import Dialect
 from .engines.protocol import Connection, Row
@@ -113,7 +113,7 @@ def export_tenant(
     tenant: str,
     file: str | os.PathLike[str],
     *,
-    packs: str | os.PathLike[str] | PackPlace | None = None,
+    packs: str | os.PathLike[str] | PackStorage | None = None,
     on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
     """Write everything of a tenant but its secrets to one file, as it was at one moment. The file is there when it is whole.

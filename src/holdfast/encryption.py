@@ -62,7 +62,7 @@ def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda rows, total: 
     work = [
         (column, *found)
         for column in encrypted_columns()
-        for found in step(engine.read(partial(rotation.outdated, column=column, keys=setting.keys)))
+        for found in step(engine.read(partial(rotation.count_outdated, column=column, keys=setting.keys)))
     ]
     total = sum(count for _, _, count in work)
     renewed = failed = 0
@@ -71,7 +71,7 @@ def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda rows, total: 
         scope = Scope(unescape(tenant), setting)
         after: Sequence[str] | None = None
         while True:
-            batch = step(engine.write(partial(rotation.renew_some, column=column, scope=scope, after=after)))
+            batch = step(engine.write(partial(rotation.renew_batch, column=column, scope=scope, after=after)))
             renewed, failed = renewed + batch.renewed, failed + len(batch.failures)
             failures += [f"{scope.tenant}: {each}" for each in batch.failures][: FAILURES_SHOWN - len(failures)]
             on_progress(batch.rows, total)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from . import address
 from .clock import Clock, SystemClock
 from .core.crypto import KeyRing, Keys
-from .core.packs import PackPlace
+from .core.packs import PackStorage
 from .core.scope import Scope, Setting
 from .engines import factory
 from .engines.factory import AsyncOwnEngine, OwnEngine
@@ -66,7 +66,7 @@ class Holdfast(PlatformStores, SyncHandle):
         clock: Clock | None = None,
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
-        packs: str | os.PathLike[str] | PackPlace | None = None,
+        packs: str | os.PathLike[str] | PackStorage | None = None,
         encryption_key: Keys | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
@@ -125,7 +125,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
         clock: Clock | None = None,
         ids: IdSource | None = None,
         count_tokens: TokenCounter | None = None,
-        packs: str | os.PathLike[str] | PackPlace | None = None,
+        packs: str | os.PathLike[str] | PackStorage | None = None,
         encryption_key: Keys | None = None,
     ) -> None:
         where = address.parse(url, library=sqlite)
@@ -184,7 +184,7 @@ def _setting(
     clock: Clock | None,
     ids: IdSource | None,
     count_tokens: TokenCounter | None,
-    packs: str | os.PathLike[str] | PackPlace | None,
+    packs: str | os.PathLike[str] | PackStorage | None,
     encryption_key: Keys | None,
 ) -> Setting:
     if count_tokens is not None and not callable(count_tokens):
@@ -229,14 +229,14 @@ def _reopening(url: str, **arguments: Any) -> _Reopening | None:
     return None if address.is_in_memory(url) else _Reopening({"url": url, **arguments})
 
 
-def _pack_place(where: address.Address, packs: str | os.PathLike[str] | PackPlace | None) -> PackPlace | None:
+def _pack_place(where: address.Address, packs: str | os.PathLike[str] | PackStorage | None) -> PackStorage | None:
     """Where large objects lie: as the caller says, or else beside the file, or else in the database."""
     if packs is not None:
-        return packs if isinstance(packs, PackPlace) else PackPlace(packs)
+        return packs if isinstance(packs, PackStorage) else PackStorage(packs)
     file = _file_of(where)
     if file is None or find_spec("obstore") is None:
         return None
-    return PackPlace(file.with_name(f"{file.name}.packs"), when_needed=True)
+    return PackStorage(file.with_name(f"{file.name}.packs"), when_needed=True)
 
 
 def _file_of(where: address.Address) -> Path | None:

@@ -9,8 +9,8 @@ from .engines.protocol import Engine
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
-from .stores.conversation.feedback import AsyncFeedbacks, Feedbacks
-from .stores.conversation.general_feedback import AsyncGeneralFeedbacks, GeneralFeedbacks
+from .stores.conversation.feedback import AsyncFeedbackStore, FeedbackStore
+from .stores.conversation.general_feedback import AsyncGeneralFeedbackStore, GeneralFeedbackStore
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
@@ -100,7 +100,7 @@ class TenantStores:
     compactions = StoreField(AsyncCompactions, Compactions)
     pending_messages = StoreField(AsyncPendingMessages, PendingMessages)
     contacts = StoreField(AsyncContacts, Contacts)
-    feedback = StoreField(AsyncFeedbacks, Feedbacks)
+    feedback = StoreField(AsyncFeedbackStore, FeedbackStore)
     agents = StoreField(AsyncAgents, Agents)
     blocks = StoreField(AsyncBlocks, Blocks)
     runs = StoreField(AsyncRuns, Runs)
@@ -116,7 +116,7 @@ class TenantStores:
     a2a_tasks = StoreField(AsyncA2ATasks, A2ATasks)
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
-    general_feedback = StoreField(AsyncGeneralFeedbacks, GeneralFeedbacks)
+    general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
     tool_servers = StoreField(AsyncToolServers, ToolServers)
     channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .clock import Clock
 from .core import actor_context
-from .core.actor_context import Acting, ActingBlock, AgentType, PeerKind
+from .core.actor_context import ActingBlock, ActorContext, AgentType, PeerKind
 from .core.crypto import KeyRing
 from .core.scope import Scope
 from .drivers import connection_lock, join
@@ -81,7 +81,7 @@ class _AnyTenantHandle(TenantStores):
             peer_kind=peer_kind,
         )
 
-    def acting_now(self) -> Acting:
+    def acting_now(self) -> ActorContext:
         """Who acts for this tenant here and now; what nobody said is ``None``."""
         return actor_context.now(self._scope)
 

@@ -1,6 +1,6 @@
 """Row types and store classes, for annotations: the types that methods take and return."""
 
-from .core.actor_context import Acting
+from .core.actor_context import ActorContext
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -11,8 +11,8 @@ from .stores.conversation.compaction.strategies import CompactionChanges, Compac
 from .stores.conversation.contacts import AsyncContacts, Contact, Contacts
 from .stores.conversation.context import Context, ContextMessage
 from .stores.conversation.deleted_messages import DeletedMessage
-from .stores.conversation.feedback import AsyncFeedbacks, Feedback, Feedbacks
-from .stores.conversation.general_feedback import AsyncGeneralFeedbacks, GeneralFeedback, GeneralFeedbacks
+from .stores.conversation.feedback import AsyncFeedbackStore, Feedback, FeedbackStore
+from .stores.conversation.general_feedback import AsyncGeneralFeedbackStore, GeneralFeedback, GeneralFeedbackStore
 from .stores.conversation.message_log import Message
 from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingGroup, PendingMessage, PendingMessages
@@ -73,9 +73,9 @@ __all__ = [
     "A2APushConfigs",
     "A2ATask",
     "A2ATasks",
-    "Acting",
     "Activities",
     "Activity",
+    "ActorContext",
     "Agent",
     "AgentMemories",
     "AgentMemory",
@@ -100,9 +100,9 @@ __all__ = [
     "AsyncCrewMemories",
     "AsyncDiagnostics",
     "AsyncErasures",
-    "AsyncFeedbacks",
+    "AsyncFeedbackStore",
     "AsyncFlows",
-    "AsyncGeneralFeedbacks",
+    "AsyncGeneralFeedbackStore",
     "AsyncLeases",
     "AsyncMessages",
     "AsyncObjects",
@@ -155,12 +155,12 @@ __all__ = [
     "ErasureResult",
     "Erasures",
     "Feedback",
-    "Feedbacks",
+    "FeedbackStore",
     "Flow",
     "FlowState",
     "Flows",
     "GeneralFeedback",
-    "GeneralFeedbacks",
+    "GeneralFeedbackStore",
     "Hold",
     "Leases",
     "LoadedRun",

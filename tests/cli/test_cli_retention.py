@@ -142,7 +142,7 @@ def test_what_people_read_says_it_in_words(place: tuple[Path, str]) -> None:
             "01900000-0000-7000-8000-000000000000",
         ),
         (["retention", "run", "--every", "0"], 2, "--every"),
-        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs are kept in a directory"),
+        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs must be in a directory"),
         (["doctor", "--database", "nowhere/none.db"], 1, "none.db"),
     ],
 )

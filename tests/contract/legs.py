@@ -147,10 +147,10 @@ class PostgresPlace:
         return self._url, self.dump()
 
     def dump(self) -> Dump:
-        found: Dump = {table: [] for table in self._tables}
+        result: Dump = {table: [] for table in self._tables}
         for table, row in self._connect().execute(self._reading, prepare=True):
-            found[table].append((row,))
-        return {table: _sorted(rows) for table, rows in found.items()}
+            result[table].append((row,))
+        return {table: _sorted(rows) for table, rows in result.items()}
 
     @cached_property
     def _tables(self) -> list[str]:
@@ -375,8 +375,8 @@ class _AwaitedHandle:
         self._handle = handle
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._handle, name)
-        return _Awaited(found) if isinstance(found, Blocking) else found
+        result = getattr(self._handle, name)
+        return _Awaited(result) if isinstance(result, Blocking) else result
 
 
 class _Awaited:
@@ -420,13 +420,13 @@ def _move_in(hf: Holdfast) -> None:
     """Give the resident something to lose."""
     resident = hf.tenant(RESIDENT)
     for number in range(3):
-        made = resident.sessions.create(
+        created = resident.sessions.create(
             key=f"resident:{number}", user="resident", agent="helper", metadata={"n": number}
         )
         for text in ("one", "two"):
-            resident.messages.append(made.id, role="user", content=f"{text} of {number}", token_count=2)
+            resident.messages.append(created.id, role="user", content=f"{text} of {number}", token_count=2)
     resident.messages.search("one")
-    resident.sessions.delete(made.id)
+    resident.sessions.delete(created.id)
     _keep_agents_busy(resident)
 
 
@@ -465,7 +465,7 @@ def _unharmed(before: Dump, after: Dump) -> None:
 def _first(before: Dump, after: Dump) -> str:
     for table in sorted(before.keys() | after.keys()):
         was, now = before.get(table, []), after.get(table, [])
-        for row in [each for each in was if each not in now] + [each for each in now if each not in was]:
+        for row in [item for item in was if item not in now] + [item for item in now if item not in was]:
             return f"{table}: {row}"
     return "the tables themselves"
 

@@ -26,15 +26,15 @@ UNSEEN = ("by_id", "lock", "lock_stale", "regroup")
 
 def forgetful(queries: Any, name: str) -> AbstractContextManager[Any]:
     """A query that is about everybody's rows."""
-    found = queries.by_name[name]
-    changed = {dialect: each.replace(TENANT, "TRUE") for dialect, each in found.texts.items()}
-    assert changed != found.texts, name
-    return mock.patch.multiple(found, **vars(Query(name, changed)))
+    result = queries.by_name[name]
+    changed = {dialect: text.replace(TENANT, "TRUE") for dialect, text in result.texts.items()}
+    assert changed != result.texts, name
+    return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 def forgetful_ones(queries: Any) -> Defects:
     """Every query of a store, each about everybody's rows."""
-    names = [name for name, found in queries.by_name.items() if any(TENANT in each for each in found.texts.values())]
+    names = [name for name, item in queries.by_name.items() if any(TENANT in text for text in item.texts.values())]
     return {f"{name} of everybody": forgetful(queries, name) for name in names if name not in UNSEEN}
 
 
@@ -67,7 +67,7 @@ ON_PEOPLE: Defects = {
     "usernames are not searched": query(PEOPLE, "search", "search_username >= :prefix", "FALSE"),
     "senders are not counted": query(PEOPLE, "count_found", "search_sender >= :prefix", "FALSE"),
     "those found twice are there twice": query(PEOPLE, "search", "DISTINCT", ""),
-    "a search in one case only": mock.patch.object(contacts, "_beginning", lambda name: name or ""),
+    "a search in one case only": mock.patch.object(contacts, "_search_key", lambda name: name or ""),
     "the sender seen first": query(PEOPLE, "by_sender_ids", "ORDER BY last_seen_at, id", "ORDER BY last_seen_at DESC"),
     "a merge of those that were named": query(PEOPLE, "involved", "other.merged_id = given.merged_id", "FALSE"),
     "a merge that does nothing": query(PEOPLE, "regroup", "WHERE", "WHERE FALSE AND"),

@@ -63,7 +63,7 @@ def test_a_leg_lacks_only_what_there_is_and_says_why() -> None:
 
 
 def test_every_case_runs_on_both_engines_sync_and_async() -> None:
-    runs = Counter((case, name.split()[0], LEGS[name].asynchronous) for name, case in (each.values for each in PLAYED))
+    runs = Counter((case, name.split()[0], LEGS[name].asynchronous) for name, case in (item.values for item in PLAYED))
     for case in cases():
         for engine in ("sqlite", "postgres"):
             for asynchronous in (True, False):

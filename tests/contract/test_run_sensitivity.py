@@ -23,10 +23,10 @@ AGENTS = agents.AsyncAgents.queries
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
     """A query that says something else."""
-    found = queries.by_name[name]
-    changed = {dialect: each.replace(old, new) for dialect, each in found.texts.items()}
-    assert changed != found.texts, f"{name} does not say {old!r}"
-    return mock.patch.multiple(found, **vars(Query(name, changed)))
+    result = queries.by_name[name]
+    changed = {dialect: text.replace(old, new) for dialect, text in result.texts.items()}
+    assert changed != result.texts, f"{name} does not say {old!r}"
+    return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 def without_limit(name: str) -> AbstractContextManager[Any]:

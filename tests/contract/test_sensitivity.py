@@ -23,10 +23,10 @@ LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=ME
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
     """A query that says something else."""
-    found = queries.by_name[name]
-    changed = {dialect: each.replace(old, new) for dialect, each in found.texts.items()}
-    assert changed != found.texts, f"{name} does not say {old!r}"
-    return mock.patch.multiple(found, **vars(Query(name, changed)))
+    result = queries.by_name[name]
+    changed = {dialect: item.replace(old, new) for dialect, item in result.texts.items()}
+    assert changed != result.texts, f"{name} does not say {old!r}"
+    return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 @contextmanager
@@ -63,8 +63,8 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "messages of deleted sessions are read": query(ONE, "get", "AND (s.deleted_at IS NULL) IS TRUE", ""),
     "tokens that are not counted": query(ONE, "recount", "token_count = token_count + :more_tokens,", ""),
     "removed messages that are still counted": query(ONE, "recount", "message_count - :removed", "message_count"),
-    "an id that may mean anything": mock.patch.object(message_log.Entry, "same_as", return_value=True),
-    "an id that never means the same": mock.patch.object(message_log.Entry, "same_as", return_value=False),
+    "an id that may mean anything": mock.patch.object(message_log.LogEntry, "same_as", return_value=True),
+    "an id that never means the same": mock.patch.object(message_log.LogEntry, "same_as", return_value=False),
     "a place that is included": query(READ, "list", "seq > :after", "seq >= :after"),
     "messages of any session are removed": query(ONE, "delete", "session_id = :session_id AND ", ""),
     "an update that renews the time of making": query(ONE, "update", "metadata =", "created_at = :now_at, metadata ="),
@@ -98,7 +98,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
     "characters taken for bytes": mock.patch.object(text, "size", len),
     "cursors that are never understood": mock.patch.object(paging, "_in_range", return_value=False),
     "numbers in cursors that are not looked at": mock.patch.object(paging, "_in_range", return_value=True),
-    "a filter that is ignored": mock.patch.object(filters.Filterable, "compile", return_value=""),
+    "a filter that is ignored": mock.patch.object(filters.FilterColumns, "compile", return_value=""),
     "any role": mock.patch.object(new_entries, "ROLES", ("user", "assistant", "system", None, "tool", "", 7, "User")),
     "metadata of any shape": mock.patch.object(scope, "metadata", lambda value, limits: text.dump(value or {})),
 }

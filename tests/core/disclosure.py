@@ -14,8 +14,8 @@ def everything_about(error: BaseException) -> str:
     Frames of tests are left out: they know the secret.
     """
     told: list[str] = []
-    for each in _chain(error):
-        whole = traceback.TracebackException.from_exception(each, capture_locals=True)
+    for item in _chain(error):
+        whole = traceback.TracebackException.from_exception(item, capture_locals=True)
         frames = [frame for frame in whole.stack if not frame.filename.startswith(TESTS)]
         told += [*whole.format_exception_only(), *(repr(frame.locals) for frame in frames)]
     return "\n".join(told)

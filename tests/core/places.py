@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, SeededIds
 from holdfast.core.queries import Query
-from holdfast.core.tables import Table
+from holdfast.core.tables import TypedTable
 from holdfast.engines.dialect import Dialect
 from tests.migrations.sharding import wrong_with_statement
 from tests.migrations.statements import of_table
@@ -27,7 +27,7 @@ TYPES = {
 }  # fmt: skip
 LIMITS = Limits(list_rows=6, page_rows=5, name_bytes=40)
 S = TypeVar("S")
-T = TypeVar("T", bound=Table[Any])
+T = TypeVar("T", bound=TypedTable[Any])
 
 
 class Place:
@@ -66,12 +66,12 @@ def place(request: pytest.FixtureRequest, folder: Path, table: str, *statements:
 
 def planted(table: T, old: str, new: str) -> T:
     """The same table with a defect in its statements."""
-    found = copy.copy(table)
+    result = copy.copy(table)
     texts = {name: dict(query.texts) for name, query in table.by_name.items()}
     wrong = {name: {at: sql.replace(old, new) for at, sql in both.items()} for name, both in texts.items()}
     assert wrong != texts, f"no statement of {table.name} contains {old!r}"
-    found.__dict__["by_name"] = {name: Query(name, both) for name, both in wrong.items()}
-    return found
+    result.__dict__["by_name"] = {name: Query(name, both) for name, both in wrong.items()}
+    return result
 
 
 def pages(read: Callable[..., Any], limit: int) -> list[Any]:
@@ -97,13 +97,13 @@ def notices(place: Place, promises: Sequence[Callable[..., None]], open: Callabl
     return noticed
 
 
-def check_statements(place: Place, table: Table[Any], request: pytest.FixtureRequest) -> None:
+def check_statements(place: Place, table: TypedTable[Any], request: pytest.FixtureRequest) -> None:
     """Every statement of a table can be prepared, and speaks of one tenant: the rules for statements of stores."""
-    found = list(of_table(table, place.dialect, "tests"))
-    assert {each.name for each in found} >= {f"tests.{table.name}.{name}" for name in table.by_name}
+    result = list(of_table(table, place.dialect, "tests"))
+    assert {item.name for item in result} >= {f"tests.{table.name}.{name}" for name in table.by_name}
     if place.dialect is Dialect.SQLITE:
-        for each in found:
-            place.execute(f"EXPLAIN {each.sql}", (None,) * len(each.parameters))
+        for value in result:
+            place.execute(f"EXPLAIN {value.sql}", (None,) * len(value.parameters))
         return
     with psycopg.connect(request.getfixturevalue("postgres_url"), autocommit=True, prepare_threshold=None) as raw:
-        assert [wrong for each in found for wrong in wrong_with_statement(each, raw)] == []
+        assert [wrong for item in result for wrong in wrong_with_statement(item, raw)] == []

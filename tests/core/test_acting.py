@@ -1,4 +1,4 @@
-"""Acting is kept in the context: of tasks, of threads, of executors, and of nobody else."""
+"""ActorContext is kept in the context: of tasks, of threads, of executors, and of nobody else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import apsw
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, TenantHandle
-from holdfast.core.actor_context import Acting, ActingBlock
+from holdfast.core.actor_context import ActingBlock, ActorContext
 from holdfast.errors import HoldfastError
 
-NOBODY = Acting()
+NOBODY = ActorContext()
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def acme() -> Iterator[TenantHandle]:
 
 def test_a_thread_does_not_see_who_acts_where_it_was_started(acme: TenantHandle) -> None:
     with acme.acting(user="ada"), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(copy_context().run, acme.acting_now).result() == Acting(user="ada")
+        assert pool.submit(copy_context().run, acme.acting_now).result() == ActorContext(user="ada")
         # A thread of a context of its own, whatever this Python lets threads inherit.
         assert pool.submit(_nowhere, acme.acting_now).result() == NOBODY
     assert acme.acting_now() == NOBODY
@@ -66,29 +66,29 @@ def test_who_writes_for_others_does_not_write_in_its_own_name(tmp_path: Path) ->
 
         def act(user: str) -> list[str]:
             start.wait(20)
-            made = []
+            created = []
             for _ in range(20):
                 with acme.acting(user=user):
-                    made.append(acme.sessions.create().user)
-            return made
+                    created.append(acme.sessions.create().user)
+            return created
 
         with ThreadPoolExecutor(8) as pool:
             users = [f"user {number}" for number in range(8)]
-            for user, made in zip(users, pool.map(act, users), strict=True):
-                assert made == [user] * 20
+            for user, created in zip(users, pool.map(act, users), strict=True):
+                assert created == [user] * 20
 
 
 def test_an_executor_acts_as_its_caller_when_it_is_handed_the_context(acme: TenantHandle) -> None:
     with acme.acting(user="ada"), ThreadPoolExecutor(2) as pool:
-        made = pool.submit(copy_context().run, acme.sessions.create).result()
-        assert made.user == "ada"
+        created = pool.submit(copy_context().run, acme.sessions.create).result()
+        assert created.user == "ada"
 
-        def deeper() -> Acting:
+        def deeper() -> ActorContext:
             with acme.acting(agent="deep"):
                 return acme.acting_now()
 
-        assert pool.submit(copy_context().run, deeper).result() == Acting(user="ada", agent="deep")
-        assert acme.acting_now() == Acting(user="ada"), "what is said in a copy stays there"
+        assert pool.submit(copy_context().run, deeper).result() == ActorContext(user="ada", agent="deep")
+        assert acme.acting_now() == ActorContext(user="ada"), "what is said in a copy stays there"
 
 
 def test_tasks_never_see_each_other() -> None:
@@ -98,7 +98,7 @@ def test_tasks_never_see_each_other() -> None:
             async with acme.acting(user=user):
                 await asyncio.sleep(0)
                 seen.add((await acme.sessions.create()).user)
-                assert acme.acting_now() == Acting(user=user)
+                assert acme.acting_now() == ActorContext(user=user)
             assert acme.acting_now() == NOBODY
             await asyncio.sleep(0)
         return seen
@@ -107,8 +107,8 @@ def test_tasks_never_see_each_other() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
             users = [f"user {number}" for number in range(10)]
-            found = await asyncio.gather(*(work(acme, user, 5) for user in users))
-            assert found == [{user} for user in users]
+            results = await asyncio.gather(*(work(acme, user, 5) for user in users))
+            assert results == [{user} for user in users]
 
     asyncio.run(main())
 
@@ -128,12 +128,12 @@ def test_what_a_task_starts_goes_on_acting_as_it_does() -> None:
                 threaded = await asyncio.to_thread(acme.acting_now)
             gate.set()
             assert await task == "ada", "although the block that started it is over"
-            assert threaded == Acting(user="ada")
+            assert threaded == ActorContext(user="ada")
             assert (await acme.sessions.create()).user == ""
             call = acme.sessions.create()
             with acme.acting(user="ada"):
-                made = await call
-            assert made.user == "", "a call acts as whoever made it, not as whoever awaits it"
+                created = await call
+            assert created.user == "", "a call acts as whoever made it, not as whoever awaits it"
 
     asyncio.run(main())
 
@@ -142,7 +142,7 @@ def test_a_cancelled_block_is_left() -> None:
     async def main() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
-            seen: list[Acting] = []
+            seen: list[ActorContext] = []
 
             async def work() -> None:
                 try:
@@ -164,22 +164,22 @@ def test_a_cancelled_block_is_left() -> None:
 def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
     block = acme.acting(user="ada")
     with block, block:
-        assert acme.acting_now() == Acting(user="ada")
+        assert acme.acting_now() == ActorContext(user="ada")
     assert acme.acting_now() == NOBODY
     with block:
-        assert acme.acting_now() == Acting(user="ada")
+        assert acme.acting_now() == ActorContext(user="ada")
 
-    async def enter(gate: asyncio.Barrier) -> Acting:
+    async def enter(gate: asyncio.Barrier) -> ActorContext:
         async with block:
             await gate.wait()
-            found = acme.acting_now()
+            result = acme.acting_now()
             await gate.wait()
         assert acme.acting_now() == NOBODY
-        return found
+        return result
 
     async def main() -> None:
         gate = asyncio.Barrier(4)
-        assert await asyncio.gather(*(enter(gate) for _ in range(4))) == [Acting(user="ada")] * 4
+        assert await asyncio.gather(*(enter(gate) for _ in range(4))) == [ActorContext(user="ada")] * 4
 
     asyncio.run(main())
 
@@ -187,16 +187,16 @@ def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
 def test_blocks_may_be_left_in_any_order(acme: TenantHandle) -> None:
     """Generators that are suspended inside a block leave it when they please."""
 
-    def act(**who: str) -> Iterator[Acting]:
-        with acme.acting(**who) as found:  # type: ignore[arg-type]
-            yield found
+    def act(**who: str) -> Iterator[ActorContext]:
+        with acme.acting(**who) as result:  # type: ignore[arg-type]
+            yield result
 
     first, second, third = act(user="ada"), act(agent="helper"), act(sender="7")
-    assert [next(each) for each in (first, second, third)][2] == Acting(user="ada", agent="helper", sender="7")
+    assert [next(value) for value in (first, second, third)][2] == ActorContext(user="ada", agent="helper", sender="7")
     second.close()  # type: ignore[attr-defined]
-    assert acme.acting_now() == Acting(user="ada", agent="helper", sender="7"), "the innermost is still open"
+    assert acme.acting_now() == ActorContext(user="ada", agent="helper", sender="7"), "the innermost is still open"
     third.close()  # type: ignore[attr-defined]
-    assert acme.acting_now() == Acting(user="ada")
+    assert acme.acting_now() == ActorContext(user="ada")
     first.close()  # type: ignore[attr-defined]
     assert acme.acting_now() == NOBODY
 
@@ -206,7 +206,7 @@ def test_a_block_that_is_left_in_another_context_harms_nobody(acme: TenantHandle
     copy_context().run(block.__enter__)
     with acme.acting(user="bob"):
         block.__exit__(None, None, None)
-        assert acme.acting_now() == Acting(user="bob")
+        assert acme.acting_now() == ActorContext(user="bob")
     assert acme.acting_now() == NOBODY
 
 
@@ -215,19 +215,19 @@ def test_an_asynchronous_generator_that_another_task_closes_harms_nobody() -> No
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
 
-            async def stream() -> AsyncIterator[Acting]:
+            async def stream() -> AsyncIterator[ActorContext]:
                 async with acme.acting(user="ada"):
                     yield acme.acting_now()
 
             generator = stream()
 
-            async def begin() -> Acting:
+            async def begin() -> ActorContext:
                 return await anext(generator)
 
-            assert await asyncio.create_task(begin()) == Acting(user="ada")
+            assert await asyncio.create_task(begin()) == ActorContext(user="ada")
             with acme.acting(user="bob"):
                 await generator.aclose()  # type: ignore[attr-defined]
-                assert acme.acting_now() == Acting(user="bob")
+                assert acme.acting_now() == ActorContext(user="bob")
             assert acme.acting_now() == NOBODY
 
     asyncio.run(main())
@@ -236,7 +236,7 @@ def test_an_asynchronous_generator_that_another_task_closes_harms_nobody() -> No
 def test_acting_is_of_one_holdfast() -> None:
     with Holdfast(":memory:") as one, Holdfast(":memory:") as other:
         with one.tenant("acme").acting(user="ada"):
-            assert one.tenant("acme").acting_now() == Acting(user="ada")
+            assert one.tenant("acme").acting_now() == ActorContext(user="ada")
             assert other.tenant("acme").acting_now() == NOBODY
             assert other.tenant("acme").sessions.create().user == ""
 
@@ -249,10 +249,10 @@ def test_a_joined_handle_acts_as_the_one_it_comes_from(tmp_path: Path) -> None:
         connection.execute("BEGIN")
         joined = acme.join(connection)
         with acme.acting(user="ada"):
-            assert joined.acting_now() == Acting(user="ada")
+            assert joined.acting_now() == ActorContext(user="ada")
             assert joined.sessions.create().user == "ada"
         with joined.acting(user="bob"):
-            assert acme.acting_now() == Acting(user="bob")
+            assert acme.acting_now() == ActorContext(user="bob")
         assert joined.sessions.create().user == ""
         connection.execute("ROLLBACK")
         connection.close()

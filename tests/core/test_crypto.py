@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from holdfast.core.crypto import MASK, PREFIX, VARIABLE, KeyRing, Secret, mask_secret, new_key
 from holdfast.errors import Corrupt, DecryptionFailed, HoldfastError, InvalidInput, MissingKey
 from tests.core.disclosure import everything_about
+from tests.errors import raises
 
 PLAIN = "sk-very-secret"
 KEY, OTHER = bytes(range(32)), bytes(32)
@@ -41,41 +42,41 @@ def stored_as(body: bytes) -> str:
 
 @given(texts, places)
 def test_what_was_encrypted_comes_back_in_the_same_place(plain: str, place: list[str]) -> None:
-    stored = RING.encrypt(Secret(plain), place)
-    assert stored.isascii()
-    assert RING.decrypt(stored, place) == plain
+    encrypted = RING.encrypt(Secret(plain), place)
+    assert encrypted.isascii()
+    assert RING.decrypt(encrypted, place) == plain
 
 
 @given(texts, places, places)
 def test_no_other_place_decrypts_it(plain: str, place: list[str], other: list[str]) -> None:
-    stored = RING.encrypt(Secret(plain), place)
+    encrypted = RING.encrypt(Secret(plain), place)
     if place != other:
         with pytest.raises(DecryptionFailed):
-            RING.decrypt(stored, other)
+            RING.decrypt(encrypted, other)
 
 
 @pytest.mark.parametrize("part", range(4), ids=["tenant", "table", "row", "column"])
 def test_a_value_cannot_be_moved(part: int) -> None:
     moved = [*PLACE]
     moved[part] += "-2"
-    with pytest.raises(DecryptionFailed, match="copied from another place"):
+    with pytest.raises(DecryptionFailed, match="copied from another row or column"):
         RING.decrypt(RING.encrypt(Secret(PLAIN), PLACE), moved)
 
 
 def test_the_parts_of_a_place_do_not_run_into_each_other() -> None:
-    stored = RING.encrypt(Secret(PLAIN), ["ab", "c", "d", "e"])
+    encrypted = RING.encrypt(Secret(PLAIN), ["ab", "c", "d", "e"])
     with pytest.raises(DecryptionFailed):
-        RING.decrypt(stored, ["a", "bc", "d", "e"])
+        RING.decrypt(encrypted, ["a", "bc", "d", "e"])
 
 
 def test_the_stored_form_is_key_id_nonce_ciphertext_and_tag_of_aes_256_gcm() -> None:
     nonce = bytes(range(100, 112))
-    stored = KeyRing(KEY, nonces=lambda count: nonce[:count]).encrypt(Secret(PLAIN), PLACE)
-    body = body_of(stored)
-    assert stored == stored_as(body)
+    encrypted = KeyRing(KEY, nonces=lambda count: nonce[:count]).encrypt(Secret(PLAIN), PLACE)
+    body = body_of(encrypted)
+    assert encrypted == stored_as(body)
     assert len(body) == 6 + 12 + len(PLAIN) + 16
     assert (body[:6].hex(), body[6:18]) == (RING.key_ids[0], nonce)
-    associated = b"".join(len(each).to_bytes(4, "big") + each.encode() for each in PLACE)
+    associated = b"".join(len(item).to_bytes(4, "big") + item.encode() for item in PLACE)
     assert AESGCM(KEY).decrypt(nonce, body[18:], associated) == PLAIN.encode()
 
 
@@ -94,19 +95,23 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 def test_every_changed_character_is_noticed() -> None:
-    stored = RING.encrypt(Secret(PLAIN + "x"), PLACE)
-    assert stored.endswith("="), "with spare bits at its end"
-    for at in range(len(PREFIX), len(stored)):
+    encrypted = RING.encrypt(Secret(PLAIN + "x"), PLACE)
+    assert encrypted.endswith("="), "with spare bits at its end"
+    for at in range(len(PREFIX), len(encrypted)):
         for character in f"{string.ascii_letters}{string.digits}+/=-_ \n!":
-            changed = stored[:at] + character + stored[at + 1 :]
-            if changed != stored:
+            changed = encrypted[:at] + character + encrypted[at + 1 :]
+            if changed != encrypted:
                 with pytest.raises(DecryptionFailed):
                     RING.decrypt(changed, PLACE)
 
 
 def test_a_value_that_was_cut_or_lengthened_is_noticed() -> None:
-    stored = RING.encrypt(Secret(PLAIN), PLACE)
-    for changed in [*(stored[:end] for end in range(len(PREFIX), len(stored))), stored + "A", stored + "AAAA"]:
+    encrypted = RING.encrypt(Secret(PLAIN), PLACE)
+    for changed in [
+        *(encrypted[:end] for end in range(len(PREFIX), len(encrypted))),
+        encrypted + "A",
+        encrypted + "AAAA",
+    ]:
         with pytest.raises(DecryptionFailed):
             RING.decrypt(changed, PLACE)
 
@@ -120,9 +125,9 @@ def test_text_without_the_prefix_is_returned_as_it_is(plain: str) -> None:
 
 
 def test_a_changed_prefix_makes_it_text_that_was_never_encrypted() -> None:
-    stored = RING.encrypt(Secret(PLAIN), PLACE)
+    encrypted = RING.encrypt(Secret(PLAIN), PLACE)
     for at in range(len(PREFIX)):
-        changed = f"{stored[:at]}#{stored[at + 1 :]}"
+        changed = f"{encrypted[:at]}#{encrypted[at + 1 :]}"
         assert RING.decrypt(changed, PLACE) == changed
 
 
@@ -134,13 +139,13 @@ def test_what_was_never_encrypted_never_decrypts(body: bytes) -> None:
 
 
 def test_another_key_decrypts_nothing_and_the_error_names_the_keys() -> None:
-    stored = RING.encrypt(Secret(PLAIN), PLACE)
+    encrypted = RING.encrypt(Secret(PLAIN), PLACE)
     with pytest.raises(DecryptionFailed) as caught:
-        KeyRing(OTHER).decrypt(stored, PLACE)
+        KeyRing(OTHER).decrypt(encrypted, PLACE)
     assert RING.key_ids[0] in str(caught.value)
     assert KeyRing(OTHER).key_ids[0] in str(caught.value)
     with pytest.raises(DecryptionFailed, match=f"{VARIABLE} is not set"):
-        KeyRing().decrypt(stored, PLACE)
+        KeyRing().decrypt(encrypted, PLACE)
 
 
 def test_a_key_that_claims_the_id_of_another_decrypts_nothing() -> None:
@@ -209,12 +214,12 @@ def test_without_a_variable_or_with_an_empty_one_the_ring_is_empty(monkeypatch: 
     ["", " ", "short", "g" * 64, "=" * 44, "k" * 33, "\u00e9" * 32, bytes(31), 7, None, [7], [KEY, "short"], [""]],
 )
 def test_what_is_no_key_is_refused_without_being_shown(key: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match="32 bytes") as caught:
+    with raises(InvalidInput, field="encryption_key") as caught:
         KeyRing(key)
     assert not (isinstance(key, str) and key.strip() and key in str(caught.value))
     if isinstance(key, str) and key:
         monkeypatch.setenv(VARIABLE, key)
-        with pytest.raises(InvalidInput, match=VARIABLE):
+        with raises(InvalidInput, field="HOLDFAST_ENCRYPTION_KEY"):
             KeyRing.from_environment()
 
 
@@ -225,10 +230,10 @@ def test_a_new_key_is_one_and_never_the_same() -> None:
 
 
 def test_a_ring_shows_no_key() -> None:
-    shown = f"{RING} {RING!r} {pprint.pformat(RING)}"
-    assert RING.key_ids[0] in shown
-    assert KEY.hex() not in shown
-    assert repr(KEY) not in shown
+    visible = f"{RING} {RING!r} {pprint.pformat(RING)}"
+    assert RING.key_ids[0] in visible
+    assert KEY.hex() not in visible
+    assert repr(KEY) not in visible
     with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(RING)
 
@@ -293,21 +298,21 @@ def test_what_cannot_be_a_secret_is_refused(value: Any) -> None:
 
 
 def test_no_error_carries_a_secret_along() -> None:
-    stored = RING.encrypt(Secret(PLAIN), PLACE)
-    body = body_of(stored)
+    encrypted = RING.encrypt(Secret(PLAIN), PLACE)
+    body = body_of(encrypted)
     attempts: list[Callable[[], Any]] = [
         lambda: KeyRing().encrypt(Secret(PLAIN), PLACE),
-        lambda: KeyRing(OTHER).decrypt(stored, PLACE),
+        lambda: KeyRing(OTHER).decrypt(encrypted, PLACE),
         lambda: RING.decrypt(stored_as(body[:-1] + b"x"), PLACE),
-        lambda: RING.decrypt(stored + "A", PLACE),
-        lambda: RING.decrypt(stored, [*PLACE[:3], "other"]),
+        lambda: RING.decrypt(encrypted + "A", PLACE),
+        lambda: RING.decrypt(encrypted, [*PLACE[:3], "other"]),
     ]
     for attempt in attempts:
         with pytest.raises(HoldfastError) as caught:
             attempt()
         told = everything_about(caught.value)
         assert "self" in told, "frames of the package are in it"
-        assert [each for each in (PLAIN, KEY.hex(), repr(KEY)) if each in told] == []
+        assert [value for value in (PLAIN, KEY.hex(), repr(KEY)) if value in told] == []
 
 
 # What has to be the same again.

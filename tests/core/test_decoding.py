@@ -113,10 +113,10 @@ def noticed(tmp_path: Path, sabotage: str = "") -> list[str]:
     script = tmp_path / "script.py"
     script.write_text(PROGRAM.replace("SABOTAGE", sabotage))
     command = [sys.executable, script, json.dumps([ACTS, TRAPS]), tmp_path / "a.db"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found: list[str] = json.loads(done.stdout)
-    return found
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    results: list[str] = json.loads(result.stdout)
+    return results
 
 
 def test_reading_stored_values_never_imports_opens_or_runs_anything(tmp_path: Path) -> None:

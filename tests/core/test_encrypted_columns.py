@@ -22,6 +22,7 @@ from holdfast.errors import Corrupt, DecryptionFailed, HoldfastError, InvalidInp
 from holdfast.ids import RandomIds
 from holdfast.limits import Limits
 from tests.core.disclosure import everything_about
+from tests.errors import raises
 
 PLAIN = "sk-very-secret"
 OLD, NEW = "o" * 32, "n" * 32
@@ -42,9 +43,9 @@ def scope_of(*keys: str, tenant: str = "acme", limits: Limits | None = None) -> 
 
 
 def stored(column: EncryptedColumn, value: Any, *keys: str) -> str:
-    found = column.encrypt(scope_of(*(keys or (OLD,))), ROW if column.json else "1", Secret(value))
-    assert found is not None
-    return found
+    result = column.encrypt(scope_of(*(keys or (OLD,))), ROW if column.json else "1", Secret(value))
+    assert result is not None
+    return result
 
 
 def revealed(column: EncryptedColumn, stored: str, *keys: str, row: Any = None) -> Any:
@@ -143,7 +144,7 @@ def test_a_damaged_value_can_be_listed_and_fails_when_it_is_revealed() -> None:
 def test_a_limit_has_a_name_and_counts_bytes() -> None:
     scope = scope_of(OLD, limits=Limits(secret_bytes=10))
     assert TOKEN.encrypt(scope, "1", Secret("é" * 5)) is not None
-    with pytest.raises(LimitExceeded, match="secret_bytes"):
+    with raises(LimitExceeded, limit="secret_bytes"):
         TOKEN.encrypt(scope, "1", Secret("é" * 5 + "x"))
 
 
@@ -151,8 +152,8 @@ def test_a_limit_has_a_name_and_counts_bytes() -> None:
     ("column", "given", "says"),
     [
         (TOKEN, PLAIN, "must be a Secret"),
-        (TOKEN, Secret({"a": PLAIN}), "with a string in it"),
-        (OBJECT, Secret(PLAIN), "with a dictionary in it"),
+        (TOKEN, Secret({"a": PLAIN}), "holds a string"),
+        (OBJECT, Secret(PLAIN), "holds a dictionary"),
         (OBJECT, {"a": PLAIN}, "must be a Secret"),
         (OBJECT, Secret({"a": {PLAIN}}), "credentials: not a JSON value: set"),
         (OBJECT, Secret({"a": PLAIN, "b": float("nan")}), "not a JSON number"),
@@ -222,8 +223,8 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 
 def test_every_declared_column_is_nullable_text_so_that_an_export_can_leave_it_out(described: Any) -> None:
     def unfit(columns: list[EncryptedColumn]) -> list[str]:
-        fit = [described(each.table).get(each.column) == ("text", True) for each in columns]
-        return [each.column for each, is_fit in zip(columns, fit, strict=True) if not is_fit]
+        fit = [described(column.table).get(column.column) == ("text", True) for column in columns]
+        return [column.column for column, is_fit in zip(columns, fit, strict=True) if not is_fit]
 
     assert unfit(encrypted_columns()) == []
     wrong = [EncryptedColumn("contacts", name) for name in ("display_name", "last_seen_at", "nothing")]

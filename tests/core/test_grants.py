@@ -17,6 +17,7 @@ from holdfast.core.records import Limited
 from holdfast.core.rows import Column
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.errors import raises
 
 
 class NewMember(Struct, frozen=True, kw_only=True):
@@ -52,8 +53,8 @@ TABLE = """CREATE TABLE members (tenant_id {text} NOT NULL, team {text} NOT NULL
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "members", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "members", TABLE) as result:
+        yield result
 
 
 def members(here: Place, tenant: str = "acme") -> Members:
@@ -164,7 +165,7 @@ def test_a_list_without_a_limit_is_bounded(here: Place) -> None:
     acme = members(here)
     for number in range(7):
         acme.grant(NewMember(team="red", user=f"u{number}"))
-    with pytest.raises(LimitExceeded, match="list_rows = 6"):
+    with raises(LimitExceeded, limit="list_rows", maximum=6):
         acme.list(resource="red")
 
 

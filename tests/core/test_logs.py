@@ -18,6 +18,7 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.ids import Id
 from holdfast.sync_runner import step
 from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.errors import raises
 
 FIRST = "01900000-0000-7000-8000-000000000000"
 
@@ -54,8 +55,8 @@ INDEXES = [
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "events", TABLE, *INDEXES) as found:
-        yield found
+    with place(request, tmp_path, "events", TABLE, *INDEXES) as result:
+        yield result
 
 
 def events(here: Place, tenant: str = "acme") -> Events:
@@ -192,7 +193,7 @@ def test_bad_input_is_refused(here: Place) -> None:
         acme.list(limit=1, cursor="x")
     for _ in range(7):
         acme.append(NewEvent(kind="x"))
-    with pytest.raises(LimitExceeded, match="list_rows = 6"):
+    with raises(LimitExceeded, limit="list_rows", maximum=6):
         acme.list()
 
 

@@ -18,6 +18,7 @@ from holdfast.core import objects
 from holdfast.core.compression_dictionary import WORDS
 from holdfast.errors import Corrupt, LimitExceeded, NotFound
 from holdfast.stores.execution.checkpoints.task_writes import Write
+from tests.errors import raises
 
 TEXT = b"The quick brown fox jumps over the lazy dog, and then again. " * 40
 
@@ -35,7 +36,7 @@ def test_a_body_comes_back(body: bytes) -> None:
 def test_many_bodies_come_back_at_once(bodies: list[bytes]) -> None:
     for length in (objects.SHORT_BYTES, objects.DIGEST_BYTES):
         packed = [objects.pack(body, length) for body in bodies]
-        assert objects.unpack_all([(each.digest, each.codec, each.body) for each in packed]) == bodies
+        assert objects.unpack_all([(item.digest, item.codec, item.body) for item in packed]) == bodies
 
 
 @pytest.mark.parametrize("column", ["digest", "codec", "body"])
@@ -57,7 +58,7 @@ def test_bodies_in_each_others_place_are_noticed() -> None:
 
 
 def test_a_body_is_compressed_where_that_helps() -> None:
-    assert objects.pack(TEXT).codec == objects.ZSTD_WORDS
+    assert objects.pack(TEXT).codec == objects.ZSTD_DICT
     assert objects.pack(TEXT * 10).codec == objects.ZSTD
     assert objects.pack(b"short").codec == objects.RAW
     noise = Random(1).randbytes(5_000)
@@ -111,7 +112,7 @@ def test_threads_do_not_share_a_compressor() -> None:
     bodies = [TEXT[n:] * 2 for n in range(200)]
     with ThreadPoolExecutor(8) as pool:
         packed = list(pool.map(objects.pack, bodies * 4))
-    assert [objects.unpack(each.digest, each.codec, each.body) for each in packed] == bodies * 4
+    assert [objects.unpack(item.digest, item.codec, item.body) for item in packed] == bodies * 4
 
 
 @pytest.fixture
@@ -173,11 +174,58 @@ def test_a_body_that_could_not_be_read_again_is_refused(monkeypatch: pytest.Monk
     for body in (b"a" * 1_000, Random(1).randbytes(1_000)):
         packed = objects.pack(body)
         assert objects.unpack(packed.digest, packed.codec, packed.body) == body
-        with pytest.raises(LimitExceeded, match=r"1,001 bytes.*more than 1,000"):
+        with raises(LimitExceeded, maximum=1000):
             objects.pack(body + b"a")
     with Holdfast(":memory:", limits=Limits(content_bytes=10_000)) as opened:
         acme = opened.tenant("acme")
-        with pytest.raises(LimitExceeded, match="1,000"):
+        with raises(LimitExceeded, maximum=1000):
             acme.objects.put([b"a" * 1_001], holder="me")
-        with pytest.raises(LimitExceeded, match="1,000"):
+        with raises(LimitExceeded, maximum=1000):
             acme.checkpoints.put("t", id="1", state=b"", pieces=[b"a" * 1_001])
+
+
+@pytest.mark.parametrize("size", [0, 1, objects.COMPRESS_FROM - 1])
+def test_a_short_body_is_stored_uncompressed(size: int) -> None:
+    packed = objects.pack(b"a" * size)
+    assert (packed.codec, packed.body, packed.size_bytes, packed.length) == (objects.RAW, b"a" * size, size, size)
+
+
+@pytest.mark.parametrize(
+    ("size", "codec"),
+    [
+        (objects.COMPRESS_FROM, objects.ZSTD_DICT),
+        (objects.MAX_DICT_BODY, objects.ZSTD_DICT),
+        (objects.MAX_DICT_BODY + 1, objects.ZSTD),
+    ],
+)
+def test_the_preset_dictionary_is_used_up_to_a_maximum_size(size: int, codec: int) -> None:
+    for level in (objects.LEVEL, objects.BULK_LEVEL):
+        packed = objects.pack(b"a" * size, level=level)
+        assert packed.codec == codec
+        assert objects.unpack(packed.digest, codec, packed.body) == b"a" * size
+
+
+def test_a_body_in_a_pack_keeps_its_length_and_digest() -> None:
+    packed = objects.pack(b"body" * 100)
+    in_pack = packed.without_body()
+    assert (packed.is_in_pack, in_pack.is_in_pack) == (False, True)
+    assert (in_pack.body, in_pack.length, in_pack.size_bytes, in_pack.digest) == (
+        b"",
+        packed.length,
+        400,
+        packed.digest,
+    )
+    assert in_pack.without_body() == in_pack
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x00", b"\x00" * 4, b"\x00" * 40], ids=len)
+@pytest.mark.parametrize("codec", [objects.ZSTD, objects.ZSTD_DICT])
+def test_bytes_that_are_not_compressed_data_are_corrupt(codec: int, stored: bytes) -> None:
+    with pytest.raises(Corrupt):
+        objects.unpack(b"\x00" * 32, codec, stored)
+
+
+def test_a_body_under_the_digest_of_another_is_corrupt() -> None:
+    one, other = objects.pack(b"one"), objects.pack(b"other")
+    with pytest.raises(Corrupt, match=f"the stored object {one.digest.hex()} is damaged"):
+        objects.unpack(one.digest, other.codec, other.body)

@@ -15,6 +15,7 @@ from holdfast.core.overlay import MAX_LEVELS, AsyncOverlay, Overlay, OverlayTabl
 from holdfast.core.records import Limited
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.errors import raises
 
 
 class Setting(Struct, frozen=True):
@@ -40,8 +41,8 @@ TABLE = """CREATE TABLE overlaid (tenant_id {text} NOT NULL, name {text} NOT NUL
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "overlaid", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "overlaid", TABLE) as result:
+        yield result
 
 
 def add(here: Place, *rows: tuple[str, str, str], tenant: str = "acme", enabled: bool = True) -> None:
@@ -147,7 +148,7 @@ def test_bad_input_is_refused(here: Place) -> None:
     with pytest.raises(InvalidFilter):
         acme.effective(CHAIN, limit=1, cursor="x")
     add(here, *((f"n{number}", "", "") for number in range(7)))
-    with pytest.raises(LimitExceeded, match="list_rows = 6"):
+    with raises(LimitExceeded, limit="list_rows", maximum=6):
         acme.effective(CHAIN)
 
 

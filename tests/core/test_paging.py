@@ -14,6 +14,7 @@ from holdfast.core.paging import Page, decode_cursor, encode_cursor, rows_to_rea
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS
+from tests.errors import raises
 
 KINDS = [(), (int,), (str,), (int, str), (str, int)]
 LIMITS = Limits(page_rows=10, list_rows=20)
@@ -67,10 +68,10 @@ def test_a_tampered_cursor_is_refused_or_yields_what_was_asked_for(
     place, cut = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, 3))
     changed = raw[:place] + data.draw(st.binary(max_size=3)) + raw[place + cut :]
     try:
-        found = decode_cursor(base64.urlsafe_b64encode(changed).decode().rstrip("="), "sessions", int, str)
+        result = decode_cursor(base64.urlsafe_b64encode(changed).decode().rstrip("="), "sessions", int, str)
     except InvalidFilter:
         return
-    assert [type(each) for each in found] == [int, str]
+    assert [type(item) for item in result] == [int, str]
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,11 @@ nested_data = st.recursive(
 def test_a_forged_cursor_yields_only_the_kinds_that_were_asked_for(data: Any, kinds: tuple[type, ...]) -> None:
     cursor = base64.urlsafe_b64encode(msgspec.msgpack.encode(data)).decode().rstrip("=")
     try:
-        found = decode_cursor(cursor, "sessions", *kinds)
+        result = decode_cursor(cursor, "sessions", *kinds)
     except InvalidFilter:
         return
-    assert [type(value) for value in found] == list(kinds)
-    assert all(0 <= value < 2**63 for value in found if isinstance(value, int))
+    assert [type(value) for value in result] == list(kinds)
+    assert all(0 <= value < 2**63 for value in result if isinstance(value, int))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +129,13 @@ def test_one_row_more_than_wanted_is_read() -> None:
     assert rows_to_read(1, LIMITS) == 2
     assert rows_to_read(10, LIMITS) == 11
     assert rows_to_read(None, LIMITS) == 21
-    with pytest.raises(LimitExceeded, match="page_rows = 10"):
+    with raises(LimitExceeded, limit="page_rows", maximum=10):
         rows_to_read(11, LIMITS)
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, False, 1.0, "1", [1]])
 def test_a_limit_is_a_whole_number_from_one_on(limit: Any) -> None:
-    with pytest.raises(InvalidInput, match="limit must be"):
+    with raises(InvalidInput, field="limit"):
         rows_to_read(limit, LIMITS)
 
 

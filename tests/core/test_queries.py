@@ -80,16 +80,16 @@ def test_moments_are_microseconds_above_and_native_below() -> None:
 
 
 def test_a_file_holds_queries_by_name() -> None:
-    found = parse("-- name: one\n-- What it is for.\nSELECT 1;\n\n-- name: two\nSELECT :a;\n")
-    assert [*found] == ["one", "two"]
-    assert found["one"].statement(SQLITE).sql == "SELECT 1"
-    assert found["two"].statement(POSTGRES).sql == "SELECT $1"
+    parsed = parse("-- name: one\n-- What it is for.\nSELECT 1;\n\n-- name: two\nSELECT :a;\n")
+    assert [*parsed] == ["one", "two"]
+    assert parsed["one"].statement(SQLITE).sql == "SELECT 1"
+    assert parsed["two"].statement(POSTGRES).sql == "SELECT $1"
 
 
 def test_variants_belong_to_one_engine() -> None:
-    found = parse("-- name: q @sqlite\nSELECT 'lite';\n-- name: q @postgres\nSELECT 'post';\n")
-    assert found["q"].statement(SQLITE).sql == "SELECT 'lite'"
-    assert found["q"].statement(POSTGRES).sql == "SELECT 'post'"
+    parsed = parse("-- name: q @sqlite\nSELECT 'lite';\n-- name: q @postgres\nSELECT 'post';\n")
+    assert parsed["q"].statement(SQLITE).sql == "SELECT 'lite'"
+    assert parsed["q"].statement(POSTGRES).sql == "SELECT 'post'"
     only = parse("-- name: q @postgres\nSELECT 1;\n")["q"]
     with pytest.raises(KeyError):
         only.statement(SQLITE)
@@ -97,35 +97,35 @@ def test_variants_belong_to_one_engine() -> None:
 
 @pytest.mark.parametrize("second", ["-- name: q\n", "-- name: q @sqlite\n"])
 def test_the_same_query_twice_is_an_error(second: str) -> None:
-    with pytest.raises(ValueError, match="the query q is there twice for sqlite"):
+    with pytest.raises(ValueError, match="the query q is defined twice for sqlite"):
         parse(f"-- name: q\nSELECT 1;\n{second}SELECT 2;\n")
 
 
 def test_queries_share_a_part() -> None:
-    found = parse(
+    parsed = parse(
         "-- part: head\n-- What it is for.\nWITH a AS (SELECT :x)\n\n"
         "-- name: one\n/*part head*/\nSELECT 1;\n\n-- name: two @sqlite\n/*part head*/ SELECT :y;\n"
     )
-    assert sorted(found) == ["one", "two"]
-    assert found["one"].statement(Dialect.POSTGRES).sql == "WITH a AS (SELECT $1)\nSELECT 1"
-    assert found["two"].statement(Dialect.SQLITE).names == ("x", "y")
-    with pytest.raises(ValueError, match="the query q has parts that are not there: tail"):
+    assert sorted(parsed) == ["one", "two"]
+    assert parsed["one"].statement(Dialect.POSTGRES).sql == "WITH a AS (SELECT $1)\nSELECT 1"
+    assert parsed["two"].statement(Dialect.SQLITE).names == ("x", "y")
+    with pytest.raises(ValueError, match="the query q includes unknown parts: tail"):
         parse("-- part: head\nSELECT 1\n-- name: q\n/*part tail*/;\n")
 
 
 def test_a_clause_for_postgres_only() -> None:
-    found = parse("-- name: q\nSELECT 1 FROM t /*pg FOR UPDATE\n SKIP LOCKED*/;\n")["q"]
-    assert found.statement(SQLITE).sql.strip() == "SELECT 1 FROM t"
-    assert found.statement(POSTGRES).sql == "SELECT 1 FROM t FOR UPDATE\n SKIP LOCKED"
+    parsed = parse("-- name: q\nSELECT 1 FROM t /*pg FOR UPDATE\n SKIP LOCKED*/;\n")["q"]
+    assert parsed.statement(SQLITE).sql.strip() == "SELECT 1 FROM t"
+    assert parsed.statement(POSTGRES).sql == "SELECT 1 FROM t FOR UPDATE\n SKIP LOCKED"
 
 
 def test_columns_of_a_row_type() -> None:
-    found = parse(
+    parsed = parse(
         "-- name: q\nSELECT /*columns Thing*/ * FROM t;\n-- name: r\nSELECT /*columns Thing t*/ * FROM t;\n", Thing
     )
-    assert found["q"].statement(SQLITE).sql == "SELECT id, owner_id, extra, size FROM t"
-    assert found["q"].statement(POSTGRES).sql == "SELECT id::text, owner_id, extra::text, size FROM t"
-    assert found["r"].statement(SQLITE).sql == "SELECT t.id, t.owner_id, t.extra, t.size FROM t"
+    assert parsed["q"].statement(SQLITE).sql == "SELECT id, owner_id, extra, size FROM t"
+    assert parsed["q"].statement(POSTGRES).sql == "SELECT id::text, owner_id, extra::text, size FROM t"
+    assert parsed["r"].statement(SQLITE).sql == "SELECT t.id, t.owner_id, t.extra, t.size FROM t"
 
 
 def test_filters_go_where_the_file_says() -> None:
@@ -188,9 +188,9 @@ def test_a_list_is_json_on_sqlite_and_an_array_on_postgres() -> None:
 
 def test_a_file_can_include_the_parts_of_another() -> None:
     other = "-- part: whole\nSELECT 2\n-- part: own\nSELECT 3\n-- name: not_taken\nSELECT 4;\n"
-    found = parse("-- part: own\nSELECT 1\n-- name: q\n/*part own*/ UNION /*part whole*/;\n", parts=other)
-    assert found.keys() == {"q"}
-    assert found["q"].statement(SQLITE).sql == "SELECT 1 UNION SELECT 2"
+    parsed = parse("-- part: own\nSELECT 1\n-- name: q\n/*part own*/ UNION /*part whole*/;\n", parts=other)
+    assert parsed.keys() == {"q"}
+    assert parsed["q"].statement(SQLITE).sql == "SELECT 1 UNION SELECT 2"
 
 
 def test_messages_are_inserted_in_one_place() -> None:

@@ -194,8 +194,8 @@ class Awaited:
 
 def kit_of(holdfast: Holdfast, clock: FixedClock, name: str, limits: Limits) -> Kit:
     kind, face = STORES[name]
-    acme, zenith = (holdfast.tenant(each) for each in ("acme", "zenith"))
-    mine, theirs = (Awaited(face(kind(each._engine, each._scope))) for each in (acme, zenith))
+    acme, zenith = (holdfast.tenant(value) for value in ("acme", "zenith"))
+    mine, theirs = (Awaited(face(kind(value._engine, value._scope))) for value in (acme, zenith))
     return Kit(kind, mine, theirs, clock, limits)
 
 
@@ -215,9 +215,9 @@ def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
 
     def kit(name: str, limits: Limits | None = None) -> Kit:
         if request.param == "sqlite":
-            found = in_memory(name, limits)
-            opened.append(found)
-            return next(found)
+            result = in_memory(name, limits)
+            opened.append(result)
+            return next(result)
         url = request.getfixturevalue("postgres_url")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLES.format(**POSTGRES).encode())
@@ -225,8 +225,8 @@ def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
         return kit_of(opened[-1], clock, name, limits or Limits())
 
     yield kit
-    for each in opened:
-        each.close()
+    for item in opened:
+        item.close()
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -242,15 +242,15 @@ def test_a_store_that_is_only_declared_checks_every_limit(kits: Callable[..., Ki
 
 def query(kind: type[AsyncRecords[Any, Any, Any]], name: str, old: str, new: str) -> AbstractContextManager[Any]:
     """A statement that says something else."""
-    found = kind.queries.by_name[name]
-    texts = {dialect: text.replace(old, new) for dialect, text in found.texts.items()}
-    assert texts != found.texts, f"{name} does not say {old!r}: {found.texts[Dialect.SQLITE]}"
-    planted: AbstractContextManager[Any] = mock.patch.multiple(found, **vars(Query(name, texts)))
+    result = kind.queries.by_name[name]
+    texts = {dialect: text.replace(old, new) for dialect, text in result.texts.items()}
+    assert texts != result.texts, f"{name} does not say {old!r}: {result.texts[Dialect.SQLITE]}"
+    planted: AbstractContextManager[Any] = mock.patch.multiple(result, **vars(Query(name, texts)))
     return planted
 
 
 def unchecked(field: Any, value: Any, *more: Any) -> Any:
-    return values.stored_again(field, value)
+    return values.encode_row_value(field, value)
 
 
 TENANT = "tenant_id = :tenant_id AND "
@@ -299,7 +299,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
         mock.patch.object(store, "page", lambda rows, limit, *more: paging.Page(rows[:limit], limit and more[-1](rows[0]))),
     ),
     "pages that end early": ("gadgets", mock.patch.object(store, "page", lambda rows, limit, *more: paging.Page(rows[:limit]))),
-    "a filter that is ignored": ("gadgets", mock.patch.object(filters.Filterable, "compile", return_value="")),
+    "a filter that is ignored": ("gadgets", mock.patch.object(filters.FilterColumns, "compile", return_value="")),
     "a search with case": ("gadgets", mock.patch.object(store, "lower_ascii", lambda text: text)),
     "a search of the first field only": (
         "gadgets",
@@ -321,7 +321,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
         "gadgets",
         query(AsyncGadgets, "restore", "deleted_at IS NOT NULL", "FALSE"),
     ),
-    "values that are not checked": ("gadgets", mock.patch.object(store, "stored", unchecked)),
+    "values that are not checked": ("gadgets", mock.patch.object(store, "encode_value", unchecked)),
     "limits that are not checked": ("gadgets", mock.patch.object(Limits, "check")),
 }  # fmt: skip
 
@@ -348,9 +348,9 @@ def test_a_secret_is_stored_encrypted_for_its_row_alone() -> None:
         acme = holdfast.tenant("acme")
         gadgets = Gadgets(AsyncGadgets(acme._engine, acme._scope))
         one, other = (gadgets.create(NewGadget(name, code=Secret(f"{name} code"))) for name in "ab")
-        stored = [code for (code,) in raw.execute("SELECT code FROM gadgets ORDER BY name")]
-        assert all(code.startswith(PREFIX) and "code" not in code for code in stored)
-        raw.execute("UPDATE gadgets SET code = ? WHERE id = ?", (stored[0], other.id))
+        encoded = [code for (code,) in raw.execute("SELECT code FROM gadgets ORDER BY name")]
+        assert all(code.startswith(PREFIX) and "code" not in code for code in encoded)
+        raw.execute("UPDATE gadgets SET code = ? WHERE id = ?", (encoded[0], other.id))
         moved = gadgets.get(other.id).code
         assert moved is not None
         with pytest.raises(DecryptionFailed):

@@ -70,20 +70,20 @@ class Vault:
 
     def revealed(self, *keys: str) -> list[Any]:
         """Every value, with these keys."""
-        found: list[Any] = []
+        results: list[Any] = []
         with self.open(*keys) as hf:
             for tenant in TENANTS:
                 scope = Scope(tenant, hf._setting)
                 for column, names in ((TOKEN, "CAST(id AS text)"), (CREDENTIALS, "kind, name")):
                     sql = f"SELECT {names}, {column.column} FROM {column.table} WHERE tenant_id = ?"
-                    for *row, stored in sorted(self.run(sql, scope.stored_tenant)):
-                        secret = column.load(scope, row, stored)
-                        found.append(None if secret is None else secret.reveal())
-        return found
+                    for *row, encoded in sorted(self.run(sql, scope.stored_tenant)):
+                        secret = column.load(scope, row, encoded)
+                        results.append(None if secret is None else secret.reveal())
+        return results
 
     def current(self) -> int:
         """How many values the new key has encrypted."""
-        return sum(KeyRing(NEW).is_current(each) for each in self.stored())
+        return sum(KeyRing(NEW).is_current(item) for item in self.stored())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -95,14 +95,14 @@ def vault(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "sqlite":
         url = str(tmp_path / "a.db")
         Holdfast(url).close()
-        made = Vault(url, apsw.Connection(url), "?")
+        created = Vault(url, apsw.Connection(url), "?")
     else:
         url = request.getfixturevalue("postgres_url")
-        made = Vault(url, psycopg.connect(url, autocommit=True), "%s")
+        created = Vault(url, psycopg.connect(url, autocommit=True), "%s")
     for table in TABLES:
-        made.run(table.format(uuid="text" if request.param == "sqlite" else "uuid"))
-    yield made
-    made.connection.close()
+        created.run(table.format(uuid="text" if request.param == "sqlite" else "uuid"))
+    yield created
+    created.connection.close()
 
 
 def test_everything_is_encrypted_with_the_first_key(vault: Vault) -> None:
@@ -110,11 +110,11 @@ def test_everything_is_encrypted_with_the_first_key(vault: Vault) -> None:
     before, current = vault.revealed(NEW, OLD), vault.current()
     steps: list[tuple[int, int]] = []
     with vault.open(NEW, OLD) as hf:
-        done = rotate_secrets(hf, on_progress=lambda rows, total: steps.append((rows, total)))
+        result = rotate_secrets(hf, on_progress=lambda rows, total: steps.append((rows, total)))
         again = rotate_secrets(hf)
-    assert (done.renewed, done.failed, again.renewed) == (4 * ROWS - current, 0, 0)
-    assert sum(rows for rows, _ in steps) == done.renewed
-    assert {total for _, total in steps} == {done.renewed}
+    assert (result.renewed, result.failed, again.renewed) == (4 * ROWS - current, 0, 0)
+    assert sum(rows for rows, _ in steps) == result.renewed
+    assert {total for _, total in steps} == {result.renewed}
     assert max(rows for rows, _ in steps) <= PER_TRANSACTION
     assert vault.revealed(NEW) == before
     assert "plain" in before
@@ -176,13 +176,13 @@ def test_a_rotation_that_dies_in_any_transaction_is_finished_by_the_next(vault: 
 
 def test_what_cannot_be_decrypted_stays_and_is_named_while_the_rest_goes_on(vault: Vault) -> None:
     vault.fill(OLD, LOST)
-    lost = [each for each in vault.stored() if each.startswith(KeyRing(LOST).current_prefix)]
+    lost = [item for item in vault.stored() if item.startswith(KeyRing(LOST).current_prefix)]
     with vault.open(NEW, OLD) as hf:
-        done = rotate_secrets(hf)
-    assert (done.failed, done.renewed) == (len(lost), 4 * ROWS - len(lost))
+        result = rotate_secrets(hf)
+    assert (result.failed, result.renewed) == (len(lost), 4 * ROWS - len(lost))
     assert {*lost} < {*vault.stored()}
-    assert len(done.failures) == len(lost) <= FAILURES_SHOWN
-    assert all(KeyRing(LOST).key_ids[0] in each for each in done.failures)
+    assert len(result.failures) == len(lost) <= FAILURES_SHOWN
+    assert all(KeyRing(LOST).key_ids[0] in failure for failure in result.failures)
     with vault.open(NEW, LOST) as hf:
         assert rotate_secrets(hf).renewed == len(lost)
 
@@ -190,8 +190,8 @@ def test_what_cannot_be_decrypted_stays_and_is_named_while_the_rest_goes_on(vaul
 def test_few_of_many_failures_are_named_and_all_are_counted(vault: Vault) -> None:
     vault.fill(LOST, rows=FAILURES_SHOWN)
     with vault.open(NEW) as hf:
-        done = rotate_secrets(hf)
-    assert (done.failed, len(done.failures)) == (4 * FAILURES_SHOWN - 1, FAILURES_SHOWN)
+        result = rotate_secrets(hf)
+    assert (result.failed, len(result.failures)) == (4 * FAILURES_SHOWN - 1, FAILURES_SHOWN)
 
 
 @pytest.mark.parametrize("vault", ["postgres"], indirect=True)  # SQLite has one writer at a time
@@ -228,4 +228,4 @@ def test_without_a_key_nothing_is_rotated(vault: Vault) -> None:
     with vault.open() as hf, pytest.raises(MissingKey):
         rotate_secrets(hf)
     assert sorted(vault.stored()) == before
-    assert sum(each.startswith(PREFIX) for each in before) == 4 * ROWS - 1
+    assert sum(item.startswith(PREFIX) for item in before) == 4 * ROWS - 1

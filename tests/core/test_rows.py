@@ -62,13 +62,13 @@ def row(dialect: Dialect, **changes: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("dialect", [SQLITE, POSTGRES])
 def test_a_row_becomes_an_object_of_its_type(dialect: Dialect) -> None:
-    (found,) = mapper(Everything, dialect)([row(dialect)])
-    wanted = Everything(
+    (result,) = mapper(Everything, dialect)([row(dialect)])
+    expected = Everything(
         "0" * 36, "\x00\ud800", None, "plain", "a", {"k": "\x00"}, None, 1.0, True, None, MOMENT, None, 3, 0.5, b"\x00"
     )
-    assert found == wanted
-    assert type(found.flag) is bool
-    assert found.made_at.tzinfo is UTC
+    assert result == expected
+    assert type(result.flag) is bool
+    assert result.made_at.tzinfo is UTC
 
 
 @pytest.mark.parametrize("dialect", [SQLITE, POSTGRES])
@@ -76,11 +76,11 @@ def test_nothing_and_something_may_stand_in_one_column(dialect: Dialect) -> None
     native = dialect is POSTGRES
     full = {"note": "é", "items": "[1]", "maybe": False if native else 0, "gone_at": MOMENT if native else MOMENT_US}
     rows = [row(dialect), row(dialect, **full), row(dialect), row(dialect, **full)]
-    found = mapper(Everything, dialect)(rows)
-    assert [each.note for each in found] == [None, "é", None, "é"]
-    assert [each.items for each in found] == [None, [1], None, [1]]
-    assert [each.maybe for each in found] == [None, False, None, False]
-    assert [each.gone_at for each in found] == [None, MOMENT, None, MOMENT]
+    objects = mapper(Everything, dialect)(rows)
+    assert [item.note for item in objects] == [None, "é", None, "é"]
+    assert [item.items for item in objects] == [None, [1], None, [1]]
+    assert [item.maybe for item in objects] == [None, False, None, False]
+    assert [item.gone_at for item in objects] == [None, MOMENT, None, MOMENT]
 
 
 def test_no_rows_are_no_objects() -> None:
@@ -89,9 +89,9 @@ def test_no_rows_are_no_objects() -> None:
 
 def test_moments_arrive_in_utc_whatever_zone_the_connection_has() -> None:
     elsewhere = MOMENT.astimezone(timezone(timedelta(hours=-7)))
-    (found,) = mapper(Everything, POSTGRES)([row(POSTGRES, made_at=elsewhere)])
-    assert found.made_at == MOMENT
-    assert found.made_at.utcoffset() == timedelta(0)
+    (result,) = mapper(Everything, POSTGRES)([row(POSTGRES, made_at=elsewhere)])
+    assert result.made_at == MOMENT
+    assert result.made_at.utcoffset() == timedelta(0)
 
 
 def test_metadata_of_one_row_is_not_that_of_another() -> None:
@@ -106,12 +106,12 @@ def test_damaged_json_is_corrupt() -> None:
 
 
 def test_every_text_and_document_survives_among_others() -> None:
-    rows = [row(SQLITE, name=text.escape(each), extra=text.dump({each: each})) for each in TEXTS]
+    rows = [row(SQLITE, name=text.escape(value), extra=text.dump({value: value})) for value in TEXTS]
     rows.append(row(SQLITE, extra=text.dump(documents())))
-    found = mapper(Everything, SQLITE)(rows)
-    assert [each.name for each in found[:-1]] == [*TEXTS]
-    assert [each.extra for each in found[:-1]] == [{each: each} for each in TEXTS]
-    assert same(found[-1].extra, documents())
+    objects = mapper(Everything, SQLITE)(rows)
+    assert [item.name for item in objects[:-1]] == [*TEXTS]
+    assert [item.extra for item in objects[:-1]] == [{value: value} for value in TEXTS]
+    assert same(objects[-1].extra, documents())
 
 
 def test_columns_are_the_fields_unless_named_otherwise() -> None:

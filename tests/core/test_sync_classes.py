@@ -27,15 +27,15 @@ def subclasses(kind: type) -> Iterator[type]:
     for module in walk_packages(holdfast.__path__, "holdfast."):
         if ".stores." in module.name or ".core." in module.name:
             import_module(module.name)
-    for each in kind.__subclasses__():
-        yield each
-        yield from subclasses(each)
+    for item in kind.__subclasses__():
+        yield item
+        yield from subclasses(item)
 
 
 def public(kind: type) -> dict[str, Any]:
     """The methods; a declaration of a table is no method."""
-    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
-    return {name: value for name, value in found.items() if inspect.isroutine(value) or isinstance(value, property)}
+    result = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: value for name, value in result.items() if inspect.isroutine(value) or isinstance(value, property)}
 
 
 def pair_of(blocking: type) -> type:
@@ -43,8 +43,8 @@ def pair_of(blocking: type) -> type:
     bases = getattr(blocking, "__orig_bases__", ())
     made_of = [get_args(base)[0] for base in bases if getattr(base, "__origin__", None) is Blocking]
     # One that inherits its methods is made from the class of its name beside it.
-    found = made_of[0] if made_of else getattr(import_module(blocking.__module__), f"Async{blocking.__name__}")
-    kind: type = get_origin(found) or found
+    result = made_of[0] if made_of else getattr(import_module(blocking.__module__), f"Async{blocking.__name__}")
+    kind: type = get_origin(result) or result
     return kind
 
 
@@ -215,9 +215,9 @@ def test_a_type_checker_sees_the_exact_types(tmp_path: Path) -> None:
         root / ".mypy_cache",
         snippet,
     ]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=root, check=False)
-    lines = [line.split(": ", 2)[1:] for line in done.stdout.splitlines()]
-    told = indent(done.stdout + done.stderr, "    ")
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=root, check=False)
+    lines = [line.split(": ", 2)[1:] for line in result.stdout.splitlines()]
+    told = indent(result.stdout + result.stderr, "    ")
     notes = [
         text.removeprefix("Revealed type is ").strip('"')
         for kind, text in lines
@@ -226,5 +226,5 @@ def test_a_type_checker_sees_the_exact_types(tmp_path: Path) -> None:
     assert [note.replace("builtins.", "") for note in notes] == REVEALED, told
     errors = [text for kind, text in lines if kind == "error"]
     assert len(errors) == len(REFUSED), told
-    for wanted, said in zip(REFUSED, errors, strict=True):
-        assert wanted in said, dedent(told)
+    for expected, output in zip(REFUSED, errors, strict=True):
+        assert expected in output, dedent(told)

@@ -15,6 +15,7 @@ from holdfast import offload
 from holdfast.core import text
 from holdfast.errors import Corrupt, InvalidText, LimitExceeded
 from tests.contract.cases.values import NOT_JSON, NUMBERS, TEXTS, documents, nested, same
+from tests.errors import raises
 
 RESERVED = [0x10F000, 0x10F001, 0x10F7FF, 0x10F800, 0x10F801, 0x10F802, 0x10F803, 0x10F841, 0x10F842]
 any_text = st.text(
@@ -65,14 +66,14 @@ def test_long_texts_are_rewritten_in_slices_as_if_they_were_one(value: str) -> N
 def test_one_among_many_scalars_is_not_overlooked(among: Any, value: Any) -> None:
     many = [*[among] * 1_000, value, *[among] * 1_000]
     try:
-        wanted = text.load(text.dump([value]))
+        expected = text.load(text.dump([value]))
     except InvalidText:
         with pytest.raises(InvalidText):
             text.dump(many)
         with pytest.raises(InvalidText):
             text.dump(dict(zip(map(str, range(len(many))), many, strict=True)))
     else:
-        assert same(text.load(text.dump(many))[1_000:1_001], wanted)
+        assert same(text.load(text.dump(many))[1_000:1_001], expected)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +95,9 @@ def test_what_is_too_large_for_an_event_loop_is_known(value: Any, is_large: bool
 
 @given(any_text)
 def test_what_is_stored_has_neither_nul_nor_lone_surrogates(value: str) -> None:
-    stored = text.escape(value)
-    assert "\x00" not in stored
-    assert stored.encode("utf-8").decode("utf-8") == stored
+    encoded = text.escape(value)
+    assert "\x00" not in encoded
+    assert encoded.encode("utf-8").decode("utf-8") == encoded
 
 
 @given(any_text, any_text)
@@ -113,8 +114,8 @@ def test_a_part_is_found_in_what_is_stored_exactly_where_it_is_found_in_python(
 ) -> None:
     whole = before + part + after
     assert text.escape(part) in text.escape(whole)
-    for each in (before, after, part[:1], part[1:]):
-        assert (text.escape(each) in text.escape(part)) == (each in part)
+    for value in (before, after, part[:1], part[1:]):
+        assert (text.escape(value) in text.escape(part)) == (value in part)
 
 
 def test_all_of_unicode_comes_back() -> None:
@@ -127,19 +128,19 @@ def test_all_of_unicode_comes_back() -> None:
 @example(documents())
 @example([-0.0, 1e16, -1e16, 9999999999999998.0, 1e300, 5e-324])
 def test_every_json_value_comes_back(value: Any) -> None:
-    stored = text.dump(value)
-    assert same(text.load(stored), without_minus_zero(value))
-    assert same(text.load_many([stored, "1", stored]), [without_minus_zero(value), 1, without_minus_zero(value)])
-    assert stored.encode("utf-8").decode("utf-8") == stored
-    assert "\\u0000" not in stored.replace("\\\\", "")
+    encoded = text.dump(value)
+    assert same(text.load(encoded), without_minus_zero(value))
+    assert same(text.load_many([encoded, "1", encoded]), [without_minus_zero(value), 1, without_minus_zero(value)])
+    assert encoded.encode("utf-8").decode("utf-8") == encoded
+    assert "\\u0000" not in encoded.replace("\\\\", "")
 
 
 @pytest.mark.parametrize("value", [1e16, -1e16, 1e17, 1.5e300, 1.7976931348623157e308, -2.2250738585072014e300])
 def test_a_large_float_stays_a_number_and_a_float(value: float) -> None:
-    stored = text.dump(value)
-    assert "e" not in stored.lower()
-    assert stored.endswith(".0")
-    assert same(text.load(stored), value)
+    encoded = text.dump(value)
+    assert "e" not in encoded.lower()
+    assert encoded.endswith(".0")
+    assert same(text.load(encoded), value)
 
 
 @pytest.mark.parametrize("value", NOT_JSON, ids=lambda value: type(value).__name__)
@@ -203,7 +204,7 @@ def test_subclasses_are_no_way_around_the_checks(bad: Any) -> None:
 def test_nesting_has_a_limit() -> None:
     assert text.load(text.dump(nested(5), depth=5)) == nested(5)
     for value in (nested(6), {"a": nested(5)}, [nested(5, "\ud800")], OrderedDict(a=nested(5))):
-        with pytest.raises(LimitExceeded, match="json_depth"):
+        with raises(LimitExceeded, limit="json_depth"):
             text.dump(value, depth=5)
 
 
@@ -264,11 +265,11 @@ def test_loading_anything_gives_data_or_says_corrupt(stored: str) -> None:
 
 @given(any_json, st.data())
 def test_loading_what_was_tampered_with_gives_data_or_says_corrupt(value: Any, data: st.DataObject) -> None:
-    stored = text.dump(value)
-    place = data.draw(st.integers(0, len(stored)))
+    encoded = text.dump(value)
+    place = data.draw(st.integers(0, len(encoded)))
     cut = data.draw(st.integers(0, 3))
     try:
-        loaded = text.load(stored[:place] + data.draw(st.text(max_size=3)) + stored[place + cut :])
+        loaded = text.load(encoded[:place] + data.draw(st.text(max_size=3)) + encoded[place + cut :])
     except Corrupt:
         return
     assert _is_plain(loaded)
@@ -302,10 +303,10 @@ def test_identical_does_not_mind_the_order_of_keys() -> None:
 
 @given(any_text)
 def test_size_is_bytes(value: str) -> None:
-    stored = text.escape(value)
-    assert text.size(stored) == len(stored.encode())
+    encoded = text.escape(value)
+    assert text.size(encoded) == len(encoded.encode())
 
 
 def test_a_part_of_a_text_that_was_cut_by_others_is_not_an_error() -> None:
-    for stored in ("\U0010f801", "\U0010f801\U0010f802", "a\U0010f801b", "\U0010f802\U0010f841"):
-        assert isinstance(text.unescape(stored), str)
+    for value in ("\U0010f801", "\U0010f801\U0010f802", "a\U0010f801b", "\U0010f802\U0010f841"):
+        assert isinstance(text.unescape(value), str)

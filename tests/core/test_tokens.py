@@ -16,6 +16,7 @@ from holdfast.core.records import Limited
 from holdfast.core.tokens import MIN_TOKEN_CHARS, AsyncTokens, Tokens, TokenTable
 from holdfast.errors import AlreadyExists, InvalidInput
 from tests.core.places import Place, check_statements, notices, place, planted
+from tests.errors import raises
 
 TOKEN, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -46,8 +47,8 @@ TABLE = """CREATE TABLE invites (tenant_id {text} NOT NULL, token_hash {text} NO
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "invites", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "invites", TABLE) as result:
+        yield result
 
 
 def invites(here: Place, tenant: str = "acme") -> Invites:
@@ -67,7 +68,7 @@ def a_token_grants_what_was_issued_until_it_is_revoked(here: Place, open: Open) 
     assert (issued.email, issued.expires_at) == ("ada\x00", None)
     assert acme.find(TOKEN) == issued
     assert acme.find(TOKEN.upper()) is None
-    with pytest.raises(AlreadyExists, match="draw another"):
+    with raises(AlreadyExists, noun="invitation"):
         acme.issue(TOKEN, NewInvite("bob"))
     assert acme.find(TOKEN) == issued
     assert (acme.revoke(TOKEN), acme.revoke(TOKEN), acme.find(TOKEN)) == (True, False, None)

@@ -16,6 +16,7 @@ from holdfast.core.transitions import AsyncTransitions, Lease, Move, Transitions
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
 from tests.core.places import Place, check_statements, notices, place, planted
+from tests.errors import raises
 
 IDS = [f"01900000-0000-7000-8000-00000000000{number}" for number in range(5)]
 TTL_MS = 10_000
@@ -59,8 +60,8 @@ TABLE = """CREATE TABLE machine (tenant_id {text} NOT NULL, id {id} NOT NULL, st
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "machine", TABLE) as found:
-        yield found
+    with place(request, tmp_path, "machine", TABLE) as result:
+        yield result
 
 
 def add(here: Place, *ids: str, tenant: str = "acme") -> None:
@@ -88,18 +89,24 @@ def the_oldest_is_claimed_once(here: Place, open: Open) -> None:
     assert (first.id, first.status, first.holder, first.epoch, first.attempts) == (IDS[0], "running", "w", 1, 1)
     assert (second.id, second.holder) == (IDS[1], "v")
     assert acme.claim("w", ttl_ms=TTL_MS) is None
-    done = acme.move(first.id, "finish", epoch=1, values={"result": "7"})
-    assert (done.status, done.result, done.holder, done.lease_until, done.attempts) == ("done", "7", "", None, 0)
+    result = acme.move(first.id, "finish", epoch=1, values={"result": "7"})
+    assert (result.status, result.result, result.holder, result.lease_until, result.attempts) == (
+        "done",
+        "7",
+        "",
+        None,
+        0,
+    )
     assert acme.claim("w", ttl_ms=TTL_MS) is None
 
 
 def only_legal_moves_are_made(here: Place, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
-    with pytest.raises(Conflict, match="pending; retry needs failed or cancelled"):
+    with pytest.raises(Conflict, match="pending; retry requires failed or cancelled"):
         acme.move(IDS[0], "retry")
     assert acme.move(IDS[0], "cancel").status == "cancelled"
-    with pytest.raises(Conflict, match="cancelled; cancel needs pending or running"):
+    with pytest.raises(Conflict, match="cancelled; cancel requires pending or running"):
         acme.move(IDS[0], "cancel")
     assert acme.claim("w", ttl_ms=TTL_MS) is None
     assert acme.move(IDS[0], "retry").status == "pending"
@@ -303,7 +310,7 @@ def test_bad_input_is_refused(here: Place) -> None:
     for wrong in (-1, True, "1", 1.0):
         with pytest.raises(InvalidInput):
             acme.move(IDS[0], "finish", epoch=wrong)
-    with pytest.raises(LimitExceeded, match="lease_ms"):
+    with raises(LimitExceeded, limit="lease_ms"):
         acme.claim("w", ttl_ms=900_001)
     assert taken(acme).attempts == 1
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from holdfast import GroupKey, Limits, NewPendingMessage, column, meta
 from holdfast.core.paging import Page
-from holdfast.types import Contact, Contacts, Feedback, Feedbacks, Message, PendingMessage, PendingMessages
+from holdfast.types import Contact, Contacts, Feedback, FeedbackStore, Message, PendingMessage, PendingMessages
 from tests.contract.cases.world import uuid_of
 from tests.differential import strategies as given
 from tests.differential.sides import Cursor, Sides
@@ -278,7 +278,7 @@ def _run(url: str, **effort: int) -> None:
 @pytest.mark.leg("model, sqlite and postgres together")
 def test_nobody_can_tell_channels_apart(postgres_url: str) -> None:
     _run(postgres_url, max_examples=35, stateful_step_count=40)
-    stores = {"pending_messages": PendingMessages, "contacts": Contacts, "feedback": Feedbacks}
+    stores = {"pending_messages": PendingMessages, "contacts": Contacts, "feedback": FeedbackStore}
     methods = [f"{path}.{name}" for path, store in stores.items() for name in dir(store) if not name.startswith("_")]
     seldom = [method for method in methods if ANSWERED[method] < 5]
     assert not seldom, f"the machine proves nothing about {seldom}"

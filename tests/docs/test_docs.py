@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Limits, SessionKey
-from holdfast.core.filters import Filterable
+from holdfast.core.filters import FilterColumns
 from holdfast.drivers import join
 from holdfast.errors import HoldfastError
 from holdfast.stores.conversation import keys, messages, session_lists
@@ -114,7 +114,7 @@ def test_the_table_of_limits_matches_the_source() -> None:
 
 
 @pytest.mark.parametrize(("mark", "filters"), [("sessions", session_lists.FILTERS), ("messages", messages.FILTERS)])
-def test_the_filterable_columns_match_the_source(mark: str, filters: Filterable) -> None:
+def test_the_filterable_columns_match_the_source(mark: str, filters: FilterColumns) -> None:
     assert _between(SESSIONS, f"columns: {mark}") == ", ".join(f"`{name}`" for name in filters._columns)
 
 

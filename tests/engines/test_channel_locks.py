@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import Holdfast, NewPendingMessage, PoolOptions, TenantHandle
 from holdfast.errors import NotFound
+from tests.errors import raises
 
 ROOM = ("telegram", "-100")
 WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -165,7 +166,7 @@ def test_feedback_that_waits_for_a_removal_finds_nothing(two: Two) -> None:
     caller.messages.delete(session.id, [message.id])
 
     def give() -> object:
-        with pytest.raises(NotFound, match="there is no message"):
+        with raises(NotFound, noun="message", key=message.id):
             two.acme.feedback.upsert(message.id, user="ada", is_positive=False)
         return "refused"
 

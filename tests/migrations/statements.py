@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import holdfast.core
 import holdfast.stores
-from holdfast.core.filters import Filter, Filterable
+from holdfast.core.filters import Filter, FilterColumns
 from holdfast.core.queries import Queries, Query
 from holdfast.core.records import AsyncRecords
 from holdfast.core.records.statements import search_condition
-from holdfast.core.tables import Table
+from holdfast.core.tables import TypedTable
 from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidFilter
 from holdfast.limits import Limits
@@ -56,24 +56,24 @@ def all_statements(dialect: Dialect) -> list[Named]:
 
 
 def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
-    filters = [value for value in vars(module).values() if isinstance(value, Filterable)]
+    filters = [value for value in vars(module).values() if isinstance(value, FilterColumns)]
     for value in vars(module).values():
         if isinstance(value, Queries):
             for query in value.by_name.values():
                 yield from _of_query(query, dialect, filters, module.__name__)
-        elif isinstance(value, Table):
+        elif isinstance(value, TypedTable):
             yield from of_table(value, dialect, module.__name__)
         elif isinstance(value, type) and issubclass(value, AsyncRecords) and value.__module__ == module.__name__:
             yield from of_records(value, dialect)
 
 
-def of_table(table: Table[Any], dialect: Dialect, where: str) -> Iterator[Named]:
+def of_table(table: TypedTable[Any], dialect: Dialect, where: str) -> Iterator[Named]:
     """The statements that a shape has written for a table."""
     for query in table.by_name.values():
         yield from _of_query(query, dialect, [table.filters], f"{where}.{table.name}")
 
 
-def _of_query(query: Query, dialect: Dialect, filters: Sequence[Filterable], where: str) -> Iterator[Named]:
+def _of_query(query: Query, dialect: Dialect, filters: Sequence[FilterColumns], where: str) -> Iterator[Named]:
     text = query.texts.get(dialect)
     if text is None:
         return
@@ -91,7 +91,7 @@ def _named(name: str, query: Query, dialect: Dialect, clause: str) -> Named:
     return Named(name, text, statement.sql, statement.names)
 
 
-def clauses(filters: Filterable, dialect: Dialect) -> Iterator[tuple[str, str]]:
+def clauses(filters: FilterColumns, dialect: Dialect) -> Iterator[tuple[str, str]]:
     """The conditions of every column and of a metadata key, with every operator and every kind of value."""
     for column in [*filters._columns, None]:
         for op in ("eq", "ne", "lt", "ge", "in", "contains"):

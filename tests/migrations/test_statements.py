@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.core.filters import Filterable
+from holdfast.core.filters import FilterColumns
 from holdfast.engines.dialect import Dialect
 from tests.migrations import catalogue
 from tests.migrations.statements import all_statements, clauses, modules, tables_in
@@ -105,7 +105,7 @@ def test_the_columns_of_every_filter_exist(sqlite_file: str) -> None:
     connection = apsw.Connection(sqlite_file)
     columns = {name for table in catalogue.of_sqlite(connection).values() for name in table.columns}
     connection.close()
-    filters = [value for module in modules() for value in vars(module).values() if isinstance(value, Filterable)]
+    filters = [value for module in modules() for value in vars(module).values() if isinstance(value, FilterColumns)]
     assert filters
     for each in filters:
         assert {name for sql, _ in each._columns.values() for name in re.findall("[a-z_]+", sql)} <= columns

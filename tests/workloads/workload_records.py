@@ -19,7 +19,9 @@ class RecordMakers:
 
     def __init__(self, name: str, samples: Samples) -> None:
         self._name, self._samples = name, samples
-        long = [each for each in samples.declared.given if each.marker(Limited) and each.marker(Limited).limit in LONG]
+        long = [
+            each for each in samples.declared.new_fields if each.marker(Limited) and each.marker(Limited).limit in LONG
+        ]
         self._long = [each.name for each in long]
         maker(f"{name}.create")(self.new)
         maker(f"{name}.upsert")(self.new)

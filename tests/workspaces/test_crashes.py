@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Limits, PackPlace, TenantHandle
+from holdfast import Holdfast, Limits, PackStorage, TenantHandle
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.errors import NotFound, StorageFull
 from tests.workspaces.conftest import SMALL
@@ -42,7 +42,7 @@ class Dying:
             raise Died
 
 
-class DyingPlace(PackPlace):
+class DyingPlace(PackStorage):
     """A place for packs whose user dies."""
 
     def __init__(self, where: Path, dying: Dying) -> None:
@@ -124,7 +124,7 @@ def test_whoever_dies_at_any_point_leaves_a_whole_snapshot_or_none(
 
 def check_after_death(folder: Path, trees: tuple[Path, Path]) -> int:
     """What is there is whole and can be gone on from, and what is not needed goes; how many snapshots were there."""
-    place = PackPlace(folder / "packs")
+    place = PackStorage(folder / "packs")
     world = World(str(folder / "w.db"), packs=place, limits=SMALL)
     acme: TenantHandle = world.acme
     there = sorted(acme.snapshots.list(), key=lambda snapshot: snapshot.step or 0)
@@ -143,7 +143,7 @@ def check_after_death(folder: Path, trees: tuple[Path, Path]) -> int:
     return len(there)
 
 
-def check_nothing_is_left(acme: TenantHandle, place: PackPlace) -> None:
+def check_nothing_is_left(acme: TenantHandle, place: PackStorage) -> None:
     assert acme.snapshots.usage().layers == 0
     acme.objects.prune(grace_s=0)
     acme.objects.prune(grace_s=0)
@@ -156,13 +156,13 @@ def test_a_disk_without_room_leaves_nothing_and_the_next_capture_goes_on(
 ) -> None:
     world = World(str(tmp_path / "w.db"), packs=tmp_path / "packs", limits=SMALL)
     world.capture(two_trees[0])
-    write = PackPlace.write
+    write = PackStorage.write
 
-    async def full(self: PackPlace, path: str, content: bytes, *, blocking: bool) -> None:
+    async def full(self: PackStorage, path: str, content: bytes, *, blocking: bool) -> None:
         await write(self, path, content[: len(content) // 2], blocking=blocking)
         raise StorageFull
 
-    monkeypatch.setattr(PackPlace, "write", full)
+    monkeypatch.setattr(PackStorage, "write", full)
     with pytest.raises(StorageFull):
         world.capture(two_trees[1])
     monkeypatch.undo()
@@ -179,7 +179,7 @@ def test_a_pack_that_was_removed_before_it_was_sealed_is_written_again(
 ) -> None:
     path, packs = str(tmp_path / "w.db"), tmp_path / "packs"
 
-    class Slow(PackPlace):
+    class Slow(PackStorage):
         turns = 0
 
         async def write(self, name: str, content: bytes, *, blocking: bool) -> None:
@@ -224,7 +224,7 @@ def test_captures_deletions_and_prunes_at_once_lose_nothing(url: str, tmp_path: 
     for snapshot, there in kept:
         assert worlds[2].described(snapshot) == there
     worlds[2].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
-    check_nothing_is_left(worlds[2].acme, PackPlace(place))
+    check_nothing_is_left(worlds[2].acme, PackStorage(place))
     for world in worlds:
         world.close()
 
@@ -281,5 +281,5 @@ def test_a_run_that_goes_takes_its_snapshots_with_it(url: str, tmp_path: Path, t
     assert world.described(second) == on_disk(two_trees[0])
     acme.snapshots.delete([second.id], reason="test")
     acme.snapshots.collect()
-    check_nothing_is_left(acme, PackPlace(tmp_path / "packs"))
+    check_nothing_is_left(acme, PackStorage(tmp_path / "packs"))
     world.close()

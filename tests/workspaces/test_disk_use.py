@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Limits, PackPlace
+from holdfast import Limits, PackStorage
 from holdfast.stores.workspace.squash import Squasher
 from tests.workspaces.test_crashes import Dying, check_nothing_is_left, dies
 from tests.workspaces.worlds import World, make, on_disk
@@ -93,7 +93,7 @@ def test_whoever_dies_while_blobs_are_freed_leaves_whole_snapshots_and_nothing_t
     for at in range(1, 400):
         folder = Path(shutil.copytree(begun, tmp_path / f"{at}"))
         has_died = dies(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
-        place = PackPlace(folder / "packs")
+        place = PackStorage(folder / "packs")
         heir = World(str(folder / "w.db"), packs=place, limits=FEW)
         there = {each.id: each for each in heir.acme.snapshots.list(run_id=world.run_id)}
         assert len(there) == 2, at
@@ -132,6 +132,6 @@ def test_captures_of_several_runs_at_once_free_nothing_that_another_needs(url: s
         assert worlds[0].described(snapshot) == there
     assert worlds[0].acme.objects.verify().damaged == []
     worlds[0].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
-    check_nothing_is_left(worlds[0].acme, PackPlace(tmp_path / "packs"))
+    check_nothing_is_left(worlds[0].acme, PackStorage(tmp_path / "packs"))
     for world in worlds:
         world.close()

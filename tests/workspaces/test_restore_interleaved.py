@@ -207,7 +207,7 @@ def _before_each(patched: pytest.MonkeyPatch, burn: Callable[[], None]) -> None:
     """Do something before every statement and every access to a pack."""
     from holdfast.drivers.apsw import ApswConnection
 
-    fetch, do = ApswConnection.fetch, packs.PackPlace._do
+    fetch, do = ApswConnection.fetch, packs.PackStorage._do
 
     async def fetching(self: Any, *args: Any, **kwargs: Any) -> Any:
         burn()
@@ -218,7 +218,7 @@ def _before_each(patched: pytest.MonkeyPatch, burn: Callable[[], None]) -> None:
         return await do(self, *args, **kwargs)
 
     patched.setattr(ApswConnection, "fetch", fetching)
-    patched.setattr(packs.PackPlace, "_do", doing)
+    patched.setattr(packs.PackStorage, "_do", doing)
 
 
 def play(folder: Path, seed: int, turns: int) -> None:

@@ -1,16 +1,16 @@
-"""Who is acting: said once, around a piece of work, instead of at every call in it.
+"""The actor context: who acts, stated once around a block of code instead of at every call in it.
 
 ::
 
     with acme.acting(user="-100123", agent="helper", sender="386246614", channel="telegram"):
         acme.sessions.upsert("support:42")      # the session of that user, made for that agent
 
-It is kept in a context variable: concurrent tasks and threads never see each other's, and what a task starts inside the block
-goes on acting as it does. It belongs to one tenant of one ``Holdfast``: calls for another tenant do not see it.
+It is kept in a context variable: concurrent tasks and threads never see each other's context, and a task started inside the block
+inherits it. A context belongs to one tenant of one ``Holdfast``: calls for another tenant do not see it.
 
-What it does is filled in where something is *made* and the caller said nothing; see ``core.store.writes_acting``. Nothing is
-ever looked up or filtered by it: a list that silently showed less would be a trap. What it does not fill in by itself (the
-sender of a message, say) programs can ask for: ``acme.acting_now()``.
+Its values are defaults for writes that *create* something; see ``core.store.writes_with_actor``. No lookup or filter uses them:
+a list that silently left out rows would be a trap. Programs read the values that are not filled in automatically (the
+sender of a message, for example) with ``acme.acting_now()``.
 """
 
 from __future__ import annotations
@@ -30,63 +30,63 @@ AgentType = Literal["open", "predefined"]
 PeerKind = Literal["direct", "group"]
 
 
-class Acting(Struct, frozen=True, kw_only=True):
-    """Who acts, for whom and where. What nobody said is ``None``."""
+class ActorContext(Struct, frozen=True, kw_only=True):
+    """Who acts, for whom and where. A field that was not given is ``None``."""
 
     user: str | None = None
-    """Whose data it is; in a group chat, the group's."""
+    """The owner of the data; in a group chat, the group."""
     agent: str | None = None
     agent_type: AgentType | None = None
     sender: str | None = None
-    """The person who spoke, in a group chat as well."""
+    """The person who spoke; set in a group chat too."""
     channel: str | None = None
     chat: str | None = None
     peer_kind: PeerKind | None = None
 
 
-_NOBODY = Acting()
+_NO_ACTOR = ActorContext()
 _KINDS: dict[str, tuple[str, ...]] = {"agent_type": get_args(AgentType), "peer_kind": get_args(PeerKind)}
 
 
 class _Frame:
-    """A block that was entered and not left, and those around it."""
+    """One ``acting`` block that is still open, with a link to the block around it."""
 
     __slots__ = ("acting", "block", "outer")
 
-    def __init__(self, block: ActingBlock, acting: Acting, outer: _Frame | None) -> None:
+    def __init__(self, block: ActingBlock, acting: ActorContext, outer: _Frame | None) -> None:
         self.block, self.acting, self.outer = block, acting, outer
 
 
 _innermost: ContextVar[_Frame | None] = ContextVar("holdfast_acting", default=None)
 
 
-def now(scope: Scope) -> Acting:
-    """Who acts for a tenant, here and now. Ask where the caller is: the body of a store method may run in another thread."""
+def now(scope: Scope) -> ActorContext:
+    """Return the context of a tenant. Call it in the caller's thread: the body of a store method may run in another one."""
     frame = _innermost.get()
     while frame is not None:
         if frame.block.is_for(scope):
             return frame.acting
         frame = frame.outer
-    return _NOBODY
+    return _NO_ACTOR
 
 
 class ActingBlock:
-    """What ``acting`` returns: a block for ``with`` and for ``async with``. It gives back who acts inside.
+    """The result of ``acting``: a context manager for ``with`` and ``async with`` that yields the ``ActorContext`` inside it.
 
     Raises:
-        InvalidInput: a value is not a name, or none of its kind.
+        InvalidInput: a value is not a valid name, or not one of the allowed values.
     """
 
-    def __init__(self, scope: Scope, **named: str | None) -> None:
+    def __init__(self, scope: Scope, **values: str | None) -> None:
         self._shared, self._tenant = scope.shared, scope.tenant
         self._scope = scope
-        self._named = {name: _checked(scope, name, value) for name, value in named.items() if value is not None}
+        self._named = {name: _checked(scope, name, value) for name, value in values.items() if value is not None}
 
     def is_for(self, scope: Scope) -> bool:
-        """Whether it is about this tenant of this Holdfast."""
+        """Return whether the block belongs to this tenant of this Holdfast."""
         return self._shared is scope.shared and self._tenant == scope.tenant
 
-    def __enter__(self) -> Acting:
+    def __enter__(self) -> ActorContext:
         named: dict[str, Any] = self._named
         acting = replace(now(self._scope), **named)
         _innermost.set(_Frame(self, acting, _innermost.get()))
@@ -95,7 +95,7 @@ class ActingBlock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         _innermost.set(_without(_innermost.get(), self))
 
-    async def __aenter__(self) -> Acting:
+    async def __aenter__(self) -> ActorContext:
         return self.__enter__()
 
     async def __aexit__(
@@ -105,7 +105,7 @@ class ActingBlock:
 
 
 def _without(frame: _Frame | None, block: ActingBlock) -> _Frame | None:
-    """All frames but the innermost of a block: generators may leave their blocks in another order, or another context."""
+    """Remove the innermost frame of a block: generators may leave their blocks in another order, or in another context."""
     if frame is None:
         return None
     if frame.block is block:
@@ -114,9 +114,9 @@ def _without(frame: _Frame | None, block: ActingBlock) -> _Frame | None:
 
 
 def _checked(scope: Scope, name: str, value: str) -> str:
-    kinds = _KINDS.get(name)
-    if kinds is None:
+    allowed = _KINDS.get(name)
+    if allowed is None:
         scopes.name(value, name, scope.limits)
-    elif value not in kinds:
-        raise InvalidInput(f"{name} must be one of {', '.join(kinds)}, not {value!r}")
+    elif value not in allowed:
+        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, not {value!r}", field=name)
     return value

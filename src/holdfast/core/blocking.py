@@ -1,4 +1,4 @@
-"""The synchronous classes: one typed line for each method of the asynchronous class."""
+"""Synchronous store classes: one typed line for each method of the asynchronous class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F")
 
 
 class Blocking(Generic[A]):
-    """The synchronous face of an asynchronous object that sits on a blocking engine."""
+    """Base of the synchronous wrappers of asynchronous objects that run on a blocking engine."""
 
     def __init__(self, asynchronous: A) -> None:
         self._async = asynchronous
@@ -24,7 +24,7 @@ class Blocking(Generic[A]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """The same method, called without ``await``."""
+    """Return the method as one that is called without ``await``."""
 
     @wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -34,12 +34,12 @@ def blocking(
 
 
 def blocking_as(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]], face: Callable[[T], F]
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]], wrap: Callable[[T], F]
 ) -> Callable[Concatenate[Blocking[A], P], F]:
-    """The same method, called without ``await``, whose answer can itself be used without."""
+    """Return the method as one that is called without ``await`` and wraps its asynchronous result in a synchronous class."""
 
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> F:
-        return face(step(method(self._async, *args, **kwargs)))
+        return wrap(step(method(self._async, *args, **kwargs)))
 
     return call

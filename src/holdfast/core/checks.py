@@ -1,4 +1,4 @@
-"""Checks of arguments that many stores have."""
+"""Argument checks that several stores share."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from ..limits import Limits
 MAX_NUMBER = 2**62
 
 
-def whole_number(value: object, what: str, *, least: int = 0, most: int = MAX_NUMBER) -> int:
-    """A whole number in a range. ``True`` and ``False`` are none.
+def whole_number(value: object, what: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int:
+    """Return a whole number within a range. ``True`` and ``False`` are not numbers.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: the value is of another type or out of range.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        upper = "on" if most >= MAX_NUMBER else f"to {most:,}"
-        raise InvalidInput(f"{what} must be a whole number from {least} {upper}, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        upper = "on" if maximum >= MAX_NUMBER else f"to {maximum:,}"
+        raise InvalidInput(f"{what} must be a whole number from {minimum} {upper}, not {value!r}", field=what)
     return value
 
 
 def list_of(kind: type, values: object, what: str) -> Sequence[Any]:
-    """A list or tuple that holds nothing but instances of a type.
+    """Return a list or tuple in which every item is an instance of a type.
 
     Raises:
-        InvalidInput: it is something else.
+        InvalidInput: the value is of another type, or one of its items is.
     """
     if (
         isinstance(values, str)
         or not isinstance(values, Sequence)
-        or not all(isinstance(each, kind) for each in values)
+        or not all(isinstance(value, kind) for value in values)
     ):
-        raise InvalidInput(f"{what} must be a list of {kind.__name__}")
+        raise InvalidInput(f"{what} must be a list of {kind.__name__}", field=what)
     return values
 
 
 def id_batch(ids: object, what: str, limits: Limits) -> list[str]:
-    """A list of ids, at most ``batch_rows``, in the form that is stored.
+    """Return a list of at most ``batch_rows`` ids in their stored form.
 
     Raises:
-        InvalidInput: it is no list, or something in it is no id.
-        LimitExceeded: there are more.
+        InvalidInput: the value is not a list, or one of its items is not an id.
+        LimitExceeded: the list is longer than ``batch_rows``.
     """
     if isinstance(ids, str) or not isinstance(ids, Sequence):
-        raise InvalidInput(f"{what} must be a list of ids")
+        raise InvalidInput(f"{what} must be a list of ids", field=what)
     limits.check("batch_rows", len(ids), what)
     return [parse_id(id, "message id") for id in ids]

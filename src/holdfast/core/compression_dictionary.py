@@ -1,6 +1,7 @@
-"""Words that agents' states are full of, which a compressor may refer to instead of writing them down.
+"""The preset dictionary for zstd: text that agents' states contain often, so that a compressed body can refer to it.
 
-Never change these bytes: what was compressed with them can only be read with them. Another list would be another codec.
+Never change these bytes: a body can only be decompressed with the dictionary it was compressed with. Another dictionary needs
+another codec number.
 """
 
 from __future__ import annotations
@@ -36,4 +37,4 @@ WORDS = (
     b"\xbalangchain_core.messages.ai\xa9AIMessage\x89\xa7content\xb1additional_kwargs\x80\xb1response_metadata\x80"
     b"\xa4type\xa2ai\xa4name\xc0\xa2id\xd9)run-\xaatool_calls\x90\xb2invalid_tool_calls\x90\xaeusage_metadata\xc0\xb3model_validate_json"
 )
-"""What is most often referred to stands last, because it is found there most cheaply."""
+"""The most frequent text is last: zstd encodes short distances in fewer bytes."""

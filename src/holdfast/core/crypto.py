@@ -1,8 +1,8 @@
 """Encryption of stored values: the key ring, the stored form of an encrypted value, and the ``Secret`` that callers see.
 
 A stored value is the text ``aes-gcm:`` followed by base64 of key id, nonce, ciphertext and tag (AES-256-GCM). Its associated data
-is the place where it is stored, so a value that was copied to another place does not decrypt there. Text without the prefix was
-stored before there was a key and is read as it is. ``core/encrypted_columns.py`` shows how a store uses this.
+identifies the tenant, table, row and column, so a value copied elsewhere does not decrypt there. Text without the prefix was
+stored before a key was configured and is returned unchanged. ``core/encrypted_columns.py`` shows how a store uses this.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ T_co = TypeVar("T_co", covariant=True)
 Key = str | bytes
 
 VARIABLE = "HOLDFAST_ENCRYPTION_KEY"
-"""The environment variable with the key, or with several keys separated by commas or white space, the current one first."""
+"""The environment variable with the key, or with several keys separated by commas or white space, the current key first."""
 PREFIX = "aes-gcm:"
 MASK = "********"
-"""What is shown in place of a secret. It cannot be stored as one, so that a client may send back what it was shown."""
+"""The text shown in place of a secret. It cannot be stored as a secret, so that a client may send back the masked value."""
 KEY_BYTES = 32
 KEY_ID_BYTES = 6
-"""A multiple of three: then all values of one key begin with the same characters of base64, and SQL can find them."""
+"""A multiple of three, so that all values of one key begin with the same base64 characters and SQL can find them."""
 NONCE_BYTES = 12
 TAG_BYTES = 16
 
 
 class Secret(Generic[T_co]):
-    """A value that is shown nowhere: not in ``repr``, ``str`` or a log, and no encoder accepts it. ``reveal`` returns it.
+    """A value that never appears in ``repr``, ``str`` or a log, and that no encoder accepts. ``reveal`` returns it.
 
     Raises:
         InvalidInput: the value is neither text nor a dictionary.
@@ -44,16 +44,15 @@ class Secret(Generic[T_co]):
 
     def __init__(self, value: T_co) -> None:
         if not isinstance(value, str | Mapping):
-            raise InvalidInput(f"a secret is a string or a dictionary, not {type(value).__name__}")
-        self._reveal: Callable[[], T_co] = lambda: (
-            value
-        )  # in a closure: tools that print attributes print this one as well
+            raise InvalidInput(f"a secret must be a string or a dictionary, not {type(value).__name__}")
+        # In a closure: tools that print attributes would print a plain attribute as well.
+        self._reveal: Callable[[], T_co] = lambda: value
 
     def reveal(self) -> T_co:
-        """The value itself.
+        """Return the value itself.
 
         Raises:
-            DecryptionFailed: it comes from the database and cannot be decrypted with any key of the ring.
+            DecryptionFailed: no key of the ring decrypts the stored value.
         """
         return self._reveal()
 
@@ -67,7 +66,7 @@ class Secret(Generic[T_co]):
         return self.reveal() == other.reveal() if isinstance(other, Secret) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(Secret)  # the same for all: a hash of the value would tell something about it
+        return hash(Secret)  # the same for all secrets: a hash of the value would leak information about it
 
     def __copy__(self) -> Secret[T_co]:
         return self
@@ -76,20 +75,20 @@ class Secret(Generic[T_co]):
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret cannot be pickled: pass on what reveal() returns, if that is what you want")
+        raise TypeError("a Secret cannot be pickled; pickle the result of reveal() if you need to")
 
 
 class KeyRing:
     """Encryption keys: the first one encrypts, all of them decrypt. An empty ring encrypts nothing.
 
     Args:
-        keys: one key or several, each 64 hexadecimal digits, 44 characters of base64, or 32 bytes as they are. A string may hold
+        keys: one key or several, each 64 hexadecimal digits, 44 characters of base64, or 32 raw bytes. A string may hold
             several keys, separated by commas or white space.
-        source: where the keys come from, for errors.
-        nonces: returns so many random bytes.
+        source: where the keys come from, for error messages.
+        nonces: returns the given number of random bytes.
 
     Raises:
-        InvalidInput: something in it is not a key.
+        InvalidInput: one of the keys is not valid.
     """
 
     __slots__ = ("_ciphers", "_keys", "_nonces", "_source")
@@ -107,32 +106,32 @@ class KeyRing:
 
     @classmethod
     def from_environment(cls) -> KeyRing:
-        """The ring in ``HOLDFAST_ENCRYPTION_KEY``; empty if that is not set.
+        """Return the ring in ``HOLDFAST_ENCRYPTION_KEY``; an empty one if the variable is not set.
 
         Raises:
-            InvalidInput: something in it is not a key.
+            InvalidInput: one of the keys is not valid.
         """
         return cls(os.environ.get(VARIABLE) or (), source=VARIABLE)
 
     @classmethod
-    def of(cls, given: Keys | None) -> KeyRing:
-        """The ring that a caller gave in one of its forms; ``None`` is the one of the environment.
+    def of(cls, keys: Keys | None) -> KeyRing:
+        """Return the ring for any form in which a caller may give keys; for ``None``, the ring of the environment.
 
         Raises:
-            InvalidInput: something in it is not a key.
+            InvalidInput: one of the keys is not valid.
         """
-        if given is None:
+        if keys is None:
             return cls.from_environment()
-        return given if isinstance(given, KeyRing) else cls(given)
+        return keys if isinstance(keys, KeyRing) else cls(keys)
 
     @property
     def key_ids(self) -> list[str]:
-        """The ids of the keys, as hexadecimal digits, the current one first."""
+        """The key ids as hexadecimal digits, the current key first."""
         return [key_id.hex() for key_id in self._keys]
 
     @property
     def current_prefix(self) -> str:
-        """What every value begins with that the first key encrypted.
+        """The text that every value encrypted with the first key begins with.
 
         Raises:
             MissingKey: the ring is empty.
@@ -140,7 +139,7 @@ class KeyRing:
         return PREFIX + b64encode(self._current()).decode()
 
     def check(self) -> None:
-        """Refuse keys that could not be used.
+        """Check that the keys can be used.
 
         Raises:
             MissingExtra: there is a key, and the package ``cryptography`` is not installed.
@@ -149,16 +148,16 @@ class KeyRing:
             self._cipher("AESGCM", key_id)
 
     def require(self) -> None:
-        """Refuse a ring that could not encrypt.
+        """Check that the ring can encrypt.
 
         Raises:
-            MissingKey: it is empty.
+            MissingKey: the ring is empty.
             MissingExtra: the package ``cryptography`` is not installed.
         """
         self._cipher("AESGCM", self._current())
 
     def encrypt(self, secret: Secret[str], context: Sequence[str]) -> str:
-        """A text that only this ring and only the same context turn back into the secret.
+        """Return text that only this ring, with the same context, decrypts to the secret.
 
         Raises:
             MissingKey: the ring is empty.
@@ -166,12 +165,12 @@ class KeyRing:
         """
         key_id, nonce = self._current(), self._nonces(NONCE_BYTES)
         cipher = self._cipher("AESGCM", key_id)
-        # Revealed at the last moment: no frame of an error holds the plain text in a variable.
+        # Revealed in the call itself: no frame in a traceback holds the plaintext in a variable.
         body = cipher.encrypt(nonce, secret.reveal().encode("utf-8", "surrogatepass"), _associated(context))
         return PREFIX + b64encode(key_id + nonce + body).decode()
 
     def decrypt(self, stored: str, context: Sequence[str]) -> str:
-        """What was encrypted in this context; text without the prefix is returned as it is.
+        """Return the plaintext of a value that was encrypted in this context; return text without the prefix unchanged.
 
         Raises:
             DecryptionFailed: the text was changed or belongs to another context, or its key is not in the ring.
@@ -181,20 +180,21 @@ class KeyRing:
             return stored
         body = _body(stored)
         if body is None:
-            raise DecryptionFailed(f"{place_of(context)} cannot be decrypted: it is damaged")
+            raise DecryptionFailed(f"{describe_location(context)} cannot be decrypted: it is damaged")
         key_id, nonce = body[:KEY_ID_BYTES], body[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES]
-        self._require_key(key_id, place_of(context))
-        plain = self._opened("AESGCM", key_id, nonce, body[KEY_ID_BYTES + NONCE_BYTES :], _associated(context))
+        self._require_key(key_id, describe_location(context))
+        plain = self._decrypt("AESGCM", key_id, nonce, body[KEY_ID_BYTES + NONCE_BYTES :], _associated(context))
         if plain is None:
             raise DecryptionFailed(
-                f"{place_of(context)} cannot be decrypted with {self._source}: it was changed, or copied from another place"
+                f"{describe_location(context)} cannot be decrypted with {self._source}: "
+                "it was changed, or copied from another row or column"
             )
         return plain.decode("utf-8", "surrogatepass")
 
     def encrypt_repeatably(self, content: bytes, purpose: str) -> bytes:
-        """Encrypt so that the same content gives the same bytes (AES-SIV), for stores that keep equal content once.
+        """Encrypt so that equal content gives equal bytes (AES-SIV), for stores that deduplicate content.
 
-        Whoever reads the database can tell which contents are equal, and nothing else.
+        Read access to the database reveals which contents are equal, and nothing else.
 
         Raises:
             MissingKey: the ring is empty.
@@ -204,20 +204,20 @@ class KeyRing:
         return key_id + bytes(self._cipher("AESSIV", key_id).encrypt(content, [purpose.encode()]))
 
     def decrypt_repeatable(self, sealed: bytes, purpose: str) -> bytes:
-        """The content that ``encrypt_repeatably`` was given.
+        """Return the content that was passed to ``encrypt_repeatably``.
 
         Raises:
             DecryptionFailed: it was changed or has another purpose, or its key is not in the ring.
         """
         key_id = sealed[:KEY_ID_BYTES]
         self._require_key(key_id, f"a {purpose}")
-        plain = self._opened("AESSIV", key_id, sealed[KEY_ID_BYTES:], [purpose.encode()])
+        plain = self._decrypt("AESSIV", key_id, sealed[KEY_ID_BYTES:], [purpose.encode()])
         if plain is None:
-            raise DecryptionFailed(f"a {purpose} cannot be decrypted: it is damaged, or the key is another")
+            raise DecryptionFailed(f"a {purpose} cannot be decrypted: it is damaged, or was encrypted with another key")
         return plain
 
     def is_current(self, stored: str) -> bool:
-        """Whether the first key encrypted this value; always true in an empty ring, which can do no better."""
+        """Return whether the first key encrypted this value; always true for an empty ring, which cannot encrypt."""
         return not self._keys or stored.startswith(self.current_prefix)
 
     def __bool__(self) -> bool:
@@ -227,7 +227,7 @@ class KeyRing:
         return f"KeyRing(key_ids={self.key_ids})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a KeyRing cannot be pickled: it would write the keys down")
+        raise TypeError("a KeyRing cannot be pickled: the pickle would contain the keys")
 
     def _current(self) -> bytes:
         for key_id in self._keys:
@@ -236,11 +236,13 @@ class KeyRing:
 
     def _require_key(self, key_id: bytes, what: str) -> None:
         if key_id not in self._keys:
-            there = f"the keys in {self._source} are {', '.join(self.key_ids)}" if self else f"{VARIABLE} is not set"
-            raise DecryptionFailed(f"{what} cannot be decrypted: the key is another, its id is {key_id.hex()}; {there}")
+            ring = f"the keys in {self._source} are {', '.join(self.key_ids)}" if self else f"{VARIABLE} is not set"
+            raise DecryptionFailed(
+                f"{what} cannot be decrypted: it was encrypted with the key {key_id.hex()}, which is missing; {ring}"
+            )
 
-    def _opened(self, kind: str, key_id: bytes, *arguments: Any) -> bytes | None:
-        """The plaintext, or ``None``: the caller raises, so that no error carries another one along."""
+    def _decrypt(self, kind: str, key_id: bytes, *arguments: Any) -> bytes | None:
+        """Return the plaintext, or ``None``: the caller raises, so that no error carries another one as its context."""
         cipher = self._cipher(kind, key_id)
         from cryptography.exceptions import InvalidTag
 
@@ -265,27 +267,28 @@ class KeyRing:
 
 
 Keys = Key | Iterable[Key] | KeyRing
-"""The forms in which a caller may give keys."""
+"""The forms in which callers may give keys."""
 
 
 def mask_secret(value: object) -> str:
-    """For encoders that show what is stored to people and clients (``enc_hook`` of msgspec): the mask in place of a secret."""
+    """Encode a secret as the mask: the ``enc_hook`` of msgspec encoders whose output people and clients see."""
     if isinstance(value, Secret):
         return MASK
     raise TypeError(f"{type(value).__name__} cannot be encoded")
 
 
 def new_key() -> str:
-    """A new encryption key, as 64 hexadecimal digits."""
+    """Return a new encryption key as 64 hexadecimal digits."""
     return random_bytes(KEY_BYTES).hex()
 
 
 def _parsed(keys: Key | Iterable[Key], source: str) -> list[bytes]:
     if isinstance(keys, str):
-        return [one] if (one := _decoded(keys)) else [_key(each, source) for each in _split(keys)]
+        single = _decoded(keys)
+        return [single] if single else [_key(key, source) for key in _split(keys)]
     if isinstance(keys, bytes) or not isinstance(keys, Iterable):
         return [_key(keys, source)]
-    return [_key(each, source) for each in keys]
+    return [_key(key, source) for key in keys]
 
 
 def _split(keys: str) -> list[str]:
@@ -295,16 +298,17 @@ def _split(keys: str) -> list[str]:
 def _key(key: object, source: str) -> bytes:
     decoded = _decoded(key) if isinstance(key, str) else key
     if not isinstance(decoded, bytes) or len(decoded) != KEY_BYTES:
-        given = f"{len(key)} long" if isinstance(key, str | bytes) else type(key).__name__
+        actual = f"{len(key)} long" if isinstance(key, str | bytes) else type(key).__name__
         raise InvalidInput(
             f"{source}: a key is 32 bytes, written as 64 hexadecimal digits, as 44 characters of base64, or as 32 characters; "
-            f"this one is {given}"
+            f"this one is {actual}",
+            field=source,
         )
     return decoded
 
 
 def _decoded(key: str) -> bytes | None:
-    """The 32 bytes that a text stands for, or ``None``."""
+    """Return the 32 bytes of a key in text form, or ``None`` if the text is not a key."""
     try:
         if len(key) == 2 * KEY_BYTES:
             decoded = bytes.fromhex(key)
@@ -322,24 +326,24 @@ def _key_id(key: bytes) -> bytes:
 
 
 def _associated(context: Sequence[str]) -> bytes:
-    """The context as bytes, such that no two contexts give the same."""
+    """Encode a context as bytes, such that different contexts give different bytes."""
     parts = [part.encode("utf-8", "surrogatepass") for part in context]
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def _body(stored: str) -> bytes | None:
-    """The bytes of a stored value, or ``None`` if no such value was ever written."""
-    written = stored[len(PREFIX) :]
+    """Return the bytes of a stored value, or ``None`` if the text cannot have been written by ``encrypt``."""
+    encoded = stored[len(PREFIX) :]
     try:
-        body = b64decode(written, validate=True)
+        body = b64decode(encoded, validate=True)
     except ValueError:
         return None
-    # Base64 has spare bits at its end: only the text that was written is accepted.
-    is_canonical = b64encode(body).decode() == written
+    # Base64 has unused bits at its end: only the canonical form is accepted.
+    is_canonical = b64encode(body).decode() == encoded
     return body if is_canonical and len(body) >= KEY_ID_BYTES + NONCE_BYTES + TAG_BYTES else None
 
 
-def place_of(context: Sequence[str]) -> str:
-    """Where a value lies, in the words of an error; the tenant is known to whoever asked."""
+def describe_location(context: Sequence[str]) -> str:
+    """Name a stored value's table, column and row for an error message; the caller knows the tenant."""
     _, table, *row, column = context
     return f"{table}.{column} of {text.printable(', '.join(row))}"

@@ -1,22 +1,22 @@
-"""A closed filter language, with the same answers on both engines.
+"""A closed filter language that gives the same results on both engines.
 
-A filter names a column or a key of the metadata, an operator and a value::
+A filter names a column or a metadata key, an operator and a value::
 
     sessions.list(where=[column("message_count").ge(10), meta("plan").eq("pro"), meta("tags").contains("vip")])
 
-Operators: ``eq ne lt le gt ge in contains``. Keys are compared as they are: dots, quotes, ``$`` and any Unicode mean
-nothing special. Types count: ``true`` is not 1, ``"1"`` is not 1, but 1.0 is 1. ``ne`` is "not ``eq``", so it also matches
-where the key is missing. ``lt le gt ge`` compare numbers with numbers and text with text, by code point (in the form that
-is stored, in which U+0000 and lone surrogates come last). ``contains`` finds an element of an array or a part of a text. An
-unknown column or operator is an error, never ignored.
+Operators: ``eq ne lt le gt ge in contains``. Keys are compared literally: dots, quotes, ``$`` and all Unicode characters have no
+special meaning. Types matter: ``true`` is not 1, ``"1"`` is not 1, but 1.0 is 1. ``ne`` is "not ``eq``", so it also matches
+rows without the key. ``lt le gt ge`` compare numbers with numbers and text with text, by code point (in the stored
+form, in which U+0000 and lone surrogates sort last). ``contains`` finds an element of an array or a substring of a text. An
+unknown column or operator is an error and is never ignored.
 
-``content.contains({...})`` finds messages by their content blocks: those with a block that contains the object, and, where the
-content is itself an object, those whose content contains it. With a list, every element must be contained in some block. One
+``content.contains({...})`` finds messages by their content blocks: messages with a block that contains the object and, where the
+content itself is an object, messages whose content contains it. With a list, every element must be contained in some block. One
 value contains another as in PostgreSQL's ``jsonb @> jsonb``:
 
-* an object contains an object if it has all of its keys, each with a value that contains the other's;
-* an array contains an array if each element of the other is contained in one of its own, in whatever order and however often;
-* text, numbers, ``true``, ``false`` and ``null`` contain what is equal to them.
+* an object contains an object if it has all of its keys, each with a value that contains the other's value;
+* an array contains an array if each element of the other is contained in one of its own, in any order and any number of times;
+* text, numbers, ``true``, ``false`` and ``null`` contain equal values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Operator = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
 _OPERATORS = get_args(Operator)
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _MAX_NUMBER = 10**16
-"""Numbers compared must be smaller than this: beyond it, the engines no longer agree on the digits of a float."""
+"""Numbers to compare must be smaller than this: above it, the engines disagree on the digits of a float."""
 
 
 class Filter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -76,7 +76,7 @@ class _Target:
         return Filter("ge", value, **self._target)
 
     def is_in(self, values: Sequence[Any]) -> Filter:
-        # A text is a sequence of letters, and never what was meant; it stays a text, and is refused later.
+        # A string is a sequence too, but never meant as one. It is kept as a string and rejected when the filter is compiled.
         return Filter("in", values if isinstance(values, (str, bytes)) else list(values), **self._target)
 
     def contains(self, value: Any) -> Filter:
@@ -84,42 +84,42 @@ class _Target:
 
 
 def column(name: str) -> _Target:
-    """A column to filter on."""
+    """Return a column to filter on."""
     return _Target(column=name)
 
 
 content = column("content")
-"""The content of a message to filter on; it has ``contains`` only."""
+"""The content of a message; it supports ``contains`` only."""
 
 
 def meta(key: str) -> _Target:
-    """A key of the metadata to filter on."""
+    """Return a metadata key to filter on."""
     return _Target(meta=key)
 
 
-class Filterable:
-    """What can be filtered in one table: ``columns`` maps the public name to the SQL column and its kind."""
+class FilterColumns:
+    """The columns of one table that filters may use: ``columns`` maps a public name to the SQL column and its kind."""
 
     def __init__(self, columns: Mapping[str, tuple[str, str]], *, metadata: str | None = None) -> None:
         self._columns = dict(columns)
         self._metadata = metadata
 
     def compile(self, filters: Sequence[Filter], params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
-        """SQL conditions for ``filters``, each led by AND; their values are put into ``params``.
+        """Return SQL conditions for ``filters``, each preceded by AND, and add their values to ``params``.
 
         Raises:
             InvalidFilter: a filter is not part of the language.
         """
-        filters = listed(filters)
+        filters = filter_list(filters)
         limits.check("filters", len(filters), "filters")
-        parts = [self._one(each, f"filter_{i}", params, dialect, limits) for i, each in enumerate(filters)]
+        parts = [self._condition(f, f"filter_{i}", params, dialect, limits) for i, f in enumerate(filters)]
         return "".join(f"\n  AND {part}" for part in parts)
 
-    def _one(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
+    def _condition(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
         if not isinstance(f, Filter) or isinstance(f.column, str) == isinstance(f.meta, str):
-            raise InvalidFilter("a filter is made with column(...) or meta(...): it names exactly one of them")
+            raise InvalidFilter("a filter is made with column(...) or meta(...) and names exactly one of them")
         if f.op not in _OPERATORS:
-            raise InvalidFilter(f"there is no operator {_shown(f.op)}; there are {', '.join(_OPERATORS)}")
+            raise InvalidFilter(f"unknown operator {_repr(f.op)}; operators: {', '.join(_OPERATORS)}", field="op")
         if f.op == "in":
             return self._in(f, name, params, dialect, limits)
         if isinstance(f.column, str):
@@ -129,45 +129,45 @@ class Filterable:
         return self._meta(f, name, params, dialect)
 
     def _in(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
-        """All values travel as one argument: engines allow many, but not thousands of conditions in a statement."""
+        """Pass all values as one parameter: engines allow many, but not thousands of conditions in a statement."""
         if not isinstance(f.value, (list, tuple)):
-            raise InvalidFilter("'in' takes a list of values")
+            raise InvalidFilter("'in' takes a list of values", field="value")
         limits.check("filter_values", len(f.value), "values of an 'in' filter")
         if not isinstance(f.column, str):
             return self._in_meta(f, name, params, dialect)
-        sql, kind = self._known(f.column)
+        sql, kind = self._lookup(f.column)
         if kind in ("json", "tags"):
-            raise InvalidFilter(_ONLY_CONTAINS.format(f.column, "in"))
-        there = [_column_value(value, f.column, kind) for value in f.value if value is not None]
-        found = [f"{sql} IS NULL"] if len(there) < len(f.value) else []
-        if there:
+            raise InvalidFilter(_ONLY_CONTAINS.format(f.column, "in"), field=f.column)
+        values = [_column_value(value, f.column, kind) for value in f.value if value is not None]
+        parts = [f"{sql} IS NULL"] if len(values) < len(f.value) else []
+        if values:
             name = f"{name}_at" if kind == "time" else name
-            # They are in the form that is stored already, and must not be escaped twice.
-            params[name] = json.encode(there).decode() if dialect is Dialect.SQLITE else there
-            found.append(any_of(dialect, sql, name, _cast(kind, Dialect.POSTGRES).removeprefix("::")))
-        return f"({' OR '.join(found)})" if found else "(1 = 0)"
+            # The values are in their stored form already and must not be escaped twice.
+            params[name] = json.encode(values).decode() if dialect is Dialect.SQLITE else values
+            parts.append(any_of(dialect, sql, name, _cast(kind, Dialect.POSTGRES).removeprefix("::")))
+        return f"({' OR '.join(parts)})" if parts else "(1 = 0)"
 
     def _in_meta(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect) -> str:
         if self._metadata is None:
-            raise InvalidFilter("there is no metadata to filter on here")
+            raise InvalidFilter(_NO_METADATA, field="meta")
         for value in f.value:
             _scalar_kind(value)
         params[f"{name}_key"] = text.escape(str(f.meta))
         params[name] = text.dump(f.value)
         return f"COALESCE({key_in(dialect, self._metadata, f'{name}_key', name)}, {_false(dialect)})"
 
-    def _known(self, public: str) -> tuple[str, str]:
-        found = self._columns.get(public)
-        if found is None:
+    def _lookup(self, public: str) -> tuple[str, str]:
+        entry = self._columns.get(public)
+        if entry is None:
             raise InvalidFilter(
-                f"there is no column {_shown(public)} to filter on; there are {', '.join(self._columns)}"
+                f"cannot filter on the column {_repr(public)}; columns: {', '.join(self._columns)}", field="column"
             )
-        return found
+        return entry
 
     def _column(
         self, f: Filter, public: str, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits
     ) -> str:
-        sql, kind = self._known(public)
+        sql, kind = self._lookup(public)
         if kind == "json":
             return _contained(f, sql, name, params, dialect, limits)
         if kind == "tags":
@@ -175,22 +175,22 @@ class Filterable:
         if f.value is None and f.op in ("eq", "ne"):
             return f"({sql} IS {'NOT ' if f.op == 'ne' else ''}NULL)"
         if kind == "time":
-            name = f"{name}_at"  # times are bound by name, see core/queries.py
+            name = f"{name}_at"  # parameters for times end in _at, see core/queries.py
         params[name] = _column_value(f.value, public, kind)
         if f.op in ("eq", "ne"):
             return f"({sql} {'=' if f.op == 'eq' else 'IS DISTINCT FROM'} :{name}{_cast(kind, dialect)})"
         if f.op == "contains":
             if kind != "text":
-                raise InvalidFilter(f"'contains' needs a text column, and {public} is not one")
+                raise InvalidFilter(f"'contains' needs a text column, and {public} is not one", field=public)
             inside = f"strpos({sql}, :{name}::text)" if dialect is Dialect.POSTGRES else f"instr({sql}, :{name})"
             return f"({inside} > 0)"
         if kind == "bool":
-            raise InvalidFilter(f"{public} is true or false: it has no order")
+            raise InvalidFilter(f"{public} is true or false and has no order", field=public)
         return f"({sql} {_SIGNS[f.op]} :{name}{_cast(kind, dialect)})"
 
     def _meta(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect) -> str:
         if self._metadata is None:
-            raise InvalidFilter("there is no metadata to filter on here")
+            raise InvalidFilter(_NO_METADATA, field="meta")
         kind = _scalar_kind(f.value)
         params[f"{name}_key"] = text.escape(str(f.meta))
         at = (dialect, self._metadata, f"{name}_key", name)
@@ -201,20 +201,21 @@ class Filterable:
             params[name] = _scalar(f.value, kind, dialect)
             return f"COALESCE({key_contains(*at, kind)}, {_false(dialect)})"
         if kind not in ("number", "text"):
-            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {_shown(f.value)}")
+            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {_repr(f.value)}", field="value")
         plain = kind == "text" or dialect is Dialect.SQLITE
         params[name] = _plain(f.value) if plain else _scalar(f.value, kind, dialect)
         return f"COALESCE({key_compares(*at, kind, _SIGNS[f.op])}, {_false(dialect)})"
 
 
-_ONLY_CONTAINS = "{} takes 'contains' with an object or a list of them, not {!r}"
+_NO_METADATA = "rows of this kind have no metadata to filter on"
+_ONLY_CONTAINS = "{} takes 'contains' with an object or a list of objects, not {!r}"
 
 
 def _contained(f: Filter, sql: str, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
-    """SQL for a JSON column that contains a value."""
+    """Return the SQL condition that a JSON column contains a value."""
     if f.op != "contains" or not isinstance(f.value, (Mapping, list, tuple)):
-        what = f.op if f.op != "contains" else _shown(f.value)
-        raise InvalidFilter(_ONLY_CONTAINS.format(f.column, what))
+        actual = f.op if f.op != "contains" else _repr(f.value)
+        raise InvalidFilter(_ONLY_CONTAINS.format(f.column, actual), field=str(f.column))
     _check_parts(f.value, limits)
     if dialect is Dialect.POSTGRES:
         params[name] = text.dump(f.value)
@@ -224,47 +225,49 @@ def _contained(f: Filter, sql: str, name: str, params: dict[str, Any], dialect: 
 
 def _tagged(f: Filter, sql: str, name: str, params: dict[str, Any]) -> str:
     if f.op != "contains" or not isinstance(f.value, str):
-        raise InvalidFilter(f"{f.column} takes 'contains' with one of them, not {f.op!r} with {_shown(f.value)}")
+        raise InvalidFilter(
+            f"{f.column} takes 'contains' with one text, not {f.op!r} with {_repr(f.value)}", field=str(f.column)
+        )
     params[name] = text.escape(f.value)
     return f"({sql} = :{name}))"
 
 
 def _check_parts(value: Any, limits: Limits) -> None:
-    """Refuse a value to look for that has too many parts, or something in it that is not compared alike everywhere."""
-    parts, waiting = 0, [(value, 1)]
-    while waiting:
-        each, depth = waiting.pop()
-        parts += 1
-        limits.check("filter_parts", parts, "parts of a 'contains' filter")
-        if isinstance(each, (Mapping, list, tuple)):
+    """Reject a ``contains`` value that has too many parts, or a part that the engines compare differently."""
+    count, pending = 0, [(value, 1)]
+    while pending:
+        part, depth = pending.pop()
+        count += 1
+        limits.check("filter_parts", count, "parts of a 'contains' filter")
+        if isinstance(part, (Mapping, list, tuple)):
             limits.check("filter_depth", depth, "levels of a 'contains' filter")
-            items = each.values() if isinstance(each, Mapping) else each
-            waiting += [(item, depth + 1) for item in items]
-            if isinstance(each, Mapping) and not all(isinstance(key, str) for key in each):
-                raise InvalidFilter("the keys of an object to look for are text")
+            items = part.values() if isinstance(part, Mapping) else part
+            pending += [(item, depth + 1) for item in items]
+            if isinstance(part, Mapping) and not all(isinstance(key, str) for key in part):
+                raise InvalidFilter("the keys of an object in a 'contains' filter must be text", field="value")
         else:
-            _scalar_kind(each)
+            _scalar_kind(part)
 
 
 class _Contained:
-    """``@>`` on SQLite: for each part of the value an entry is looked for. Values and keys are parameters."""
+    """``@>`` on SQLite: a subquery for each part of the value. Values and keys are parameters."""
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
         self._name, self._params, self._number = name, params, 0
 
     def anywhere(self, document: str, value: Any) -> str:
-        """The document contains the value or, if that is an object, has an element that does."""
+        """Return the condition that the document contains the value or, if the value is an object, has an element that does."""
         whole = self._within(document, value, f"json_type({document})")
         if not isinstance(value, Mapping):
             return whole
         return f"({whole} OR {self._within(document, [value], f'json_type({document})')})"
 
     def _within(self, document: str, value: Any, type_: str) -> str:
-        """A JSON text of a type contains an object or an array."""
+        """Return the condition that a JSON text of a type contains an object or an array."""
         kind = "object" if isinstance(value, Mapping) else "array"
         entries = [*value.items()] if isinstance(value, Mapping) else [(None, item) for item in value]
-        # The type is looked at first: json_each takes a scalar for an array of one.
-        parts = [self._entry(f"CASE {type_} WHEN '{kind}' THEN {document} ELSE '[]' END", *each) for each in entries]
+        # The type is checked first: json_each treats a scalar as an array of one.
+        parts = [self._entry(f"CASE {type_} WHEN '{kind}' THEN {document} ELSE '[]' END", *entry) for entry in entries]
         return "(" + " AND ".join([f"{type_} = '{kind}'", *parts]) + ")"
 
     def _entry(self, document: str, key: str | None, value: Any) -> str:
@@ -289,26 +292,26 @@ class _Contained:
         return name
 
 
-def listed(filters: Any) -> Sequence[Filter]:
-    """Filters, if they come as a list.
+def filter_list(filters: Any) -> Sequence[Filter]:
+    """Return filters that were passed as a list.
 
     Raises:
-        InvalidFilter: they do not.
+        InvalidFilter: the value is not a list.
     """
     if isinstance(filters, str) or not isinstance(filters, Sequence):
-        raise InvalidFilter("filters come as a list")
+        raise InvalidFilter("filters must be a list", field="where")
     return cast("Sequence[Filter]", filters)
 
 
 def equal_metadata(metadata: Mapping[str, Any] | None) -> list[Filter]:
-    """The filters that a plain dictionary stands for: each key equal to its value."""
+    """Return the filters for a plain dictionary: each key equal to its value."""
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise InvalidFilter("metadata to filter by must be a dictionary")
+        raise InvalidFilter("metadata to filter by must be a dictionary", field="metadata")
     return [meta(key).eq(value) for key, value in (metadata or {}).items()]
 
 
 def id_list(ids: Sequence[str], dialect: Dialect) -> Any:
-    """Ids, in the form that is stored, as the one argument that ``fragments.any_of`` takes."""
+    """Return ids in their stored form as the one parameter that ``sql_fragments.any_of`` takes."""
     return json.encode(list(ids)).decode() if dialect is Dialect.SQLITE else list(ids)
 
 
@@ -318,16 +321,20 @@ def _scalar_kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        if not abs(value) < _MAX_NUMBER:  # "not", because NaN is neither under nor over it
-            raise InvalidFilter(f"a number to filter by must be finite and under 1e16, not {_shown(value)}")
+        if not abs(value) < _MAX_NUMBER:  # "not", because NaN compares false with everything
+            raise InvalidFilter(
+                f"a number to filter by must be finite and under 1e16, not {_repr(value)}", field="value"
+            )
         return "number"
     if isinstance(value, str):
         return "text"
-    raise InvalidFilter(f"a value to filter by is text, a number, true, false or null, not {type(value).__name__}")
+    raise InvalidFilter(
+        f"a value to filter by must be text, a number, true, false or null, not {type(value).__name__}", field="value"
+    )
 
 
 def _scalar(value: Any, kind: str, dialect: Dialect) -> Any:
-    """A scalar as the argument of an equality: its type's name or itself on SQLite, JSON on PostgreSQL."""
+    """Return a scalar as a parameter of an equality: the value or the name of its type on SQLite, JSON on PostgreSQL."""
     if dialect is Dialect.POSTGRES:
         return text.dump(value)
     return kind if kind in ("true", "false", "null") else _plain(value)
@@ -339,7 +346,7 @@ def _plain(value: Any) -> Any:
 
 def _column_value(value: Any, public: str, kind: str) -> Any:
     if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
-        return _moment(value, public)
+        return _time_us(value, public)
     if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
         return text.plain(value)
     if kind == "bool" and isinstance(value, bool):
@@ -347,31 +354,33 @@ def _column_value(value: Any, public: str, kind: str) -> Any:
     if kind == "text" and isinstance(value, str):
         return text.escape(value)
     if kind == "id" and isinstance(value, str):
-        return _id(value, public)
-    wanted = {"time": "a datetime with a time zone", "number": "a whole number under 1e16", "bool": "true or false"}
-    raise InvalidFilter(f"{public} is compared with {wanted.get(kind, 'text')}, not {_shown(value)}")
+        return _parse_id(value, public)
+    expected = {"time": "a datetime with a time zone", "number": "a whole number under 1e16", "bool": "true or false"}
+    raise InvalidFilter(f"{public} is compared with {expected.get(kind, 'text')}, not {_repr(value)}", field=public)
 
 
-def _moment(value: datetime, public: str) -> int:
+def _time_us(value: datetime, public: str) -> int:
     try:
         return to_us(value)
     except InvalidInput:
-        raise InvalidFilter(f"{public} is compared with moments of the years 1 to 9999 in UTC, not {value}") from None
+        raise InvalidFilter(
+            f"{public} must be between the years 1 and 9999 in UTC, not {value}", field=public
+        ) from None
 
 
-def _id(value: str, public: str) -> str:
+def _parse_id(value: str, public: str) -> str:
     try:
         return parse_id(value, public)
     except InvalidInput as error:
-        raise InvalidFilter(str(error)) from None
+        raise InvalidFilter(str(error), field=public) from None
 
 
-def _shown(value: Any) -> str:
-    """A value in an error message, however strange it is."""
+def _repr(value: Any) -> str:
+    """Return a short ``repr`` for an error message, even of values whose ``repr`` fails."""
     try:
         return repr(value)[:60]
-    except (ValueError, RecursionError):  # a number with thousands of digits, a list that holds itself
-        return f"a strange {type(value).__name__}"
+    except (ValueError, RecursionError):  # a number with thousands of digits, a list that contains itself
+        return f"{type(value).__name__} without a repr"
 
 
 def _cast(kind: str, dialect: Dialect) -> str:
@@ -386,13 +395,13 @@ def _false(dialect: Dialect) -> str:
 
 __all__ = [
     "Filter",
-    "Filterable",
+    "FilterColumns",
     "Operator",
     "any_of",
     "column",
     "content",
     "equal_metadata",
+    "filter_list",
     "id_list",
-    "listed",
     "meta",
 ]

@@ -1,7 +1,7 @@
 """Grants: a principal may use a resource, with attributes such as a role or a pinned version.
 
-There is one row for each pair of resource and principal; the table's primary key is ``(tenant_id, resource, principal)``, and an
-index on ``(tenant_id, principal, resource)`` serves the list from the other side. Granting again replaces the attributes.
+The table has one row for each pair of resource and principal. Its primary key is ``(tenant_id, resource, principal)``, and an
+index on ``(tenant_id, principal, resource)`` serves the list by principal. Granting again replaces the attributes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .blocking import Blocking, blocking
 from .paging import Page, rows_to_read
 from .scope import Scope
 from .store import TenantStore, reads, writes
-from .tables import R, Table
+from .tables import R, TypedTable
 
 N = TypeVar("N", bound=Struct)
 
 
-class GrantTable(Table[R]):
+class GrantTable(TypedTable[R]):
     """One table of grants.
 
     Args:
         resource, principal: the fields that identify a grant. ``created_at`` and ``updated_at``, where the row type has them, are
-            filled in; all other fields are attributes.
+            set by the store; all other fields are attributes.
     """
 
     template = """
@@ -63,7 +63,7 @@ LIMIT :limit;
     ) -> None:
         super().__init__(name, row, noun=noun, condition=condition)
         fixed = (resource, principal, "created_at")
-        # Without attributes the principal is set to itself, because only a row that is updated is returned.
+        # A grant without attributes sets the principal to itself, because RETURNING only returns rows that were updated.
         changed = [self.column(field) for field in self.fields if field not in fixed] or [self.column(principal)]
         self.resource, self.principal = resource, principal
         self.parts |= {
@@ -76,7 +76,7 @@ LIMIT :limit;
         """Grant a resource to a principal, or replace the attributes of the grant.
 
         Raises:
-            InvalidInput: a value is not acceptable.
+            InvalidInput: a value is not valid.
         """
         now = scope.clock.now_us()
         stamps = {field: now for field in ("created_at", "updated_at") if field in self.fields}
@@ -85,11 +85,11 @@ LIMIT :limit;
         return row
 
     async def find(self, connection: Connection, scope: Scope, resource: str, principal: str) -> R | None:
-        """The grant of a resource to a principal, or ``None``."""
+        """Return the grant of a resource to a principal, or ``None``."""
         return await self.one(connection, "find", self._pair(scope, resource, principal))
 
     async def revoke(self, connection: Connection, scope: Scope, resource: str, principal: str) -> bool:
-        """Remove a grant; whether there was one."""
+        """Remove a grant; return whether it existed."""
         rows = await self.by_name["revoke"].all(connection, self._pair(scope, resource, principal))
         return bool(rows)
 
@@ -103,15 +103,16 @@ LIMIT :limit;
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """The grants of a resource, by principal, or those to a principal, by resource. With ``limit``, a page.
+        """List the grants of a resource by principal, or those to a principal by resource. With ``limit``, a page.
 
         Raises:
-            InvalidInput: neither or both sides are given.
+            InvalidInput: neither side or both sides were given.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         if (resource is None) == (principal is None):
             raise InvalidInput(
-                f"list the grants of one {self.resource} or of one {self.principal}: give exactly one of them"
+                f"grants are listed for one {self.resource} or one {self.principal}: give exactly one of the two",
+                field="resource",
             )
         side, order = (self.resource, self.principal) if principal is None else (self.principal, self.resource)
         params = scope.params(limit=rows_to_read(limit, scope.limits))
@@ -126,7 +127,7 @@ LIMIT :limit;
 
 
 class AsyncGrants(TenantStore, Generic[R, N]):
-    """Grants as a store: subclasses name the table."""
+    """Base of stores that keep grants; a subclass sets the table."""
 
     grants: ClassVar[GrantTable[Any]]
 
@@ -138,12 +139,12 @@ class AsyncGrants(TenantStore, Generic[R, N]):
 
     @writes
     async def revoke(self, connection: Connection, resource: str, principal: str) -> bool:
-        """Remove a grant; whether there was one."""
+        """Remove a grant; return whether it existed."""
         return await self.grants.revoke(connection, self._scope, resource, principal)
 
     @reads
     async def find(self, connection: Connection, resource: str, principal: str) -> R | None:
-        """The grant of a resource to a principal, or ``None``."""
+        """Return the grant of a resource to a principal, or ``None``."""
         row: R | None = await self.grants.find(connection, self._scope, resource, principal)
         return row
 
@@ -157,10 +158,10 @@ class AsyncGrants(TenantStore, Generic[R, N]):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """The grants of a resource, by principal, or those to a principal, by resource. With ``limit``, a page.
+        """List the grants of a resource by principal, or those to a principal by resource. With ``limit``, a page.
 
         Raises:
-            InvalidInput: neither or both sides are given.
+            InvalidInput: neither side or both sides were given.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         return await self.grants.list(
@@ -169,7 +170,7 @@ class AsyncGrants(TenantStore, Generic[R, N]):
 
 
 class Grants(Blocking[AsyncGrants[R, N]], Generic[R, N]):
-    """Grants as a store, for synchronous programs."""
+    """Base of stores that keep grants, for synchronous programs."""
 
     grant = blocking(AsyncGrants[R, N].grant)
     revoke = blocking(AsyncGrants[R, N].revoke)

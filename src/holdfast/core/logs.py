@@ -1,7 +1,7 @@
-"""Append-only logs: rows are added and never changed, read newest first, filtered, counted, and pruned by age.
+"""Append-only logs: rows are added and never changed, listed newest first, filtered, counted, and pruned by age.
 
-A row type has at least ``id`` and ``created_at``; the table's primary key is ``(tenant_id, id)``. An entry is what a caller adds:
-a Struct with a subset of the row's fields. With an id of the caller's, adding it again returns the stored row.
+A row type has at least ``id`` and ``created_at``; the table's primary key is ``(tenant_id, id)``. Callers append an *entry*:
+a Struct with a subset of the row's fields. Appending with the same caller-chosen id again returns the stored row.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ RETURNING 1;
         super().__init__(name, row, noun=noun, nouns=nouns, condition=condition, descending=True, indexes=indexes)
 
     async def append(self, connection: Connection, scope: Scope, entry: Struct, *, id: str | None = None) -> R:
-        """Add an entry. The same id with the same content returns the stored row.
+        """Append an entry. Repeating a call with the same id and the same content returns the stored row.
 
         Raises:
-            InvalidInput: a value is not acceptable.
-            Conflict: the id is taken by other content.
+            InvalidInput: a value is not valid.
+            Conflict: a row with this id and other content exists.
         """
         params = self._params(scope, entry, id)
         row = await self.one(connection, "append", params)
@@ -75,29 +75,30 @@ RETURNING 1;
             return row
         existing = await self.one(connection, "get", params)
         fields = [self.fields[name] for name in entry.__struct_fields__]
-        if existing is None or not all(is_same(each, params[self.parameter(each.name)], existing) for each in fields):
-            raise Conflict(f"the id {params['id']} is taken by another {self.noun}")
+        if existing is None or not all(
+            is_same(field, params[self.parameter(field.name)], existing) for field in fields
+        ):
+            raise Conflict(f"{self.noun} {params['id']} exists with other content")
         return existing
 
     async def append_all(self, connection: Connection, scope: Scope, entries: Sequence[Struct]) -> None:
-        """Add entries, each under a new id.
+        """Append entries, each under a new id.
 
         Raises:
-            InvalidInput: a value is not acceptable.
+            InvalidInput: a value is not valid.
         """
         if entries:
             rows = [self._params(scope, entry, None) for entry in entries]
             await self.by_name["append_all"].many(connection, rows)
 
     async def prune(self, connection: Connection, scope: Scope, *, before: datetime, limit: int | None = None) -> int:
-        """Delete the oldest rows that are older than ``before``, ``batch_rows`` at most; the number deleted. Call it until that
-        is 0.
+        """Delete the oldest rows before a time, at most ``batch_rows``; return how many. Call it until it returns 0.
 
         Raises:
-            InvalidInput: ``before`` has no time zone.
+            InvalidInput: ``before`` is not a datetime with a time zone.
         """
         if not isinstance(before, datetime) or before.tzinfo is None:
-            raise InvalidInput(f"before must be a datetime with a time zone, not {before!r}")
+            raise InvalidInput(f"before must be a datetime with a time zone, not {before!r}", field="before")
         params = scope.params(before_at=to_us(before, "before"), limit=limit or scope.limits.batch_rows)
         return len(await self.by_name["prune"].all(connection, params))
 
@@ -108,26 +109,26 @@ RETURNING 1;
 
 
 class AsyncLog(TenantStore, Generic[R, A]):
-    """A log as a store: subclasses name the table, and add what they want to be able to do with it."""
+    """Base of stores that keep a log; a subclass sets the table and adds its own methods."""
 
     log: ClassVar[LogTable[Any]]
 
     @writes
     async def append(self, connection: Connection, entry: A, *, id: str | None = None) -> R:
-        """Add an entry. The same id with the same content returns the stored row.
+        """Append an entry. Repeating a call with the same id and the same content returns the stored row.
 
         Raises:
-            Conflict: the id is taken by other content.
+            Conflict: a row with this id and other content exists.
         """
         row: R = await self.log.append(connection, self._scope, entry, id=id)
         return row
 
     @reads
     async def get(self, connection: Connection, id: str) -> R:
-        """One entry.
+        """Return one entry.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         row: R = await self.log.get(connection, self._scope, id)
         return row
@@ -141,31 +142,31 @@ class AsyncLog(TenantStore, Generic[R, A]):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """Entries, newest first. With ``limit``, a page.
+        """List entries, newest first. With ``limit``, a page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidFilter: a filter or the cursor is not valid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         return await self.log.list(connection, self._scope, {}, where=where, limit=limit, cursor=cursor)
 
     @reads
     async def count(self, connection: Connection, *, where: Sequence[Filter] = ()) -> int:
-        """The number of entries that match.
+        """Return the number of entries that match.
 
         Raises:
-            InvalidFilter: a filter is not understood.
+            InvalidFilter: a filter is not valid.
         """
         return await self.log.count(connection, self._scope, {}, where=where)
 
     @writes
     async def prune(self, connection: Connection, *, before: datetime) -> int:
-        """Delete the oldest entries that are older than ``before``, ``batch_rows`` at most; the number deleted."""
+        """Delete the oldest entries before a time, at most ``batch_rows``; return how many."""
         return await self.log.prune(connection, self._scope, before=before)
 
 
 class Log(Blocking[AsyncLog[R, A]], Generic[R, A]):
-    """A log as a store, for synchronous programs."""
+    """Base of stores that keep a log, for synchronous programs."""
 
     append = blocking(AsyncLog[R, A].append)
     get = blocking(AsyncLog[R, A].get)

@@ -1,8 +1,7 @@
-"""Bodies that are kept once: how content becomes a digest, and a digest content again.
+"""The stored form of objects: their digest, their compression, and the checks when they are read.
 
-The same bytes have the same digest, so whatever holds a body under its digest keeps it once, however often it comes. A body is
-compressed where that makes it smaller. On the way back its digest is computed anew: what is not what it was is ``Corrupt``,
-never an answer.
+Equal bytes have equal digests, so a store that keeps an object under its digest keeps it once. An object is compressed if that
+makes it smaller. Reading computes the digest again and raises ``Corrupt`` if it differs: damaged content is never returned.
 """
 
 from __future__ import annotations
@@ -20,71 +19,75 @@ from msgspec import Struct
 from ..errors import Corrupt, LimitExceeded
 from .compression_dictionary import WORDS
 
-RAW, ZSTD, ZSTD_WORDS = 0, 1, 2
-"""How a body is written down: as it is, with zstd, or with zstd and a list of words to refer to."""
-MAX_WORDS = 16 * 1024
-"""Bytes up to which that list is worth its while."""
+RAW, ZSTD, ZSTD_DICT = 0, 1, 2
+"""The codec of a body: uncompressed, zstd, or zstd with the preset dictionary."""
+MAX_DICT_BODY = 16 * 1024
+"""Longer bodies are compressed without the dictionary, because it no longer helps."""
 DIGEST_BYTES = 32
-"""A digest that nobody can make a second body for."""
+"""Long enough that no process can make a second body with the same digest."""
 SHORT_BYTES = 16
-"""The beginning of a digest, where only one thread's own bodies are told apart."""
+"""The length of a digest prefix, where only the objects of one thread have to be told apart."""
 COMPRESS_FROM = 96
-"""Shorter bodies are not worth the attempt."""
+"""Shorter bodies are stored uncompressed."""
 CHECKSUM_BYTES = 4
 LEVEL = 3
-WORDS_LEVEL = 1
-"""How hard to compress with the list of words: in so little text, looking harder takes longer and finds nothing shorter."""
+DICT_LEVEL = 1
+"""The zstd level with the dictionary: in texts this short, a higher level takes longer and saves nothing."""
 BULK_LEVEL = 2
-"""How hard to compress where there is much of it: two thirds of the time, for a twenty-fifth more bytes."""
+"""The zstd level for large amounts of data: two thirds of the time, for 4 % more bytes."""
 MAX_UNPACKED = 64 * 1024 * 1024
-"""Bytes that a stored body may unpack to, and so the longest that is stored, whatever the limits say."""
+"""The longest body that may be stored or unpacked, whatever the limits are."""
 
-_ZSTD = (ZSTD, ZSTD_WORDS)
+_ZSTD = (ZSTD, ZSTD_DICT)
 _Kind = tuple[int, int | None]
-"""A codec, and how hard to compress with it; nothing to read what was compressed."""
+"""A codec and its compression level; ``None`` for a decompressor."""
 
 
 class Packed(Struct, frozen=True):
-    """A body as it is stored."""
+    """An object in its stored form."""
 
     digest: bytes
     codec: int
     body: bytes
     size_bytes: int
     written_bytes: int | None = None
-    """How long the body is, where it was written to a pack already and is not here."""
+    """The length of the body if it was already written to a pack; ``body`` is empty then."""
 
     @property
     def length(self) -> int:
-        """Bytes of the body."""
+        """The length of the stored body in bytes."""
         return len(self.body) if self.written_bytes is None else self.written_bytes
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether the body is nowhere but in a pack."""
+    def is_in_pack(self) -> bool:
+        """Whether the body is only in a pack."""
         return self.written_bytes is not None
 
     def without_body(self) -> Packed:
-        """The same, once the body is written to a pack."""
+        """Return the same object without its body, after the body was written to a pack."""
         return Packed(self.digest, self.codec, b"", self.size_bytes, self.length)
 
 
 def digest_of(body: bytes | memoryview, length: int = DIGEST_BYTES) -> bytes:
-    """The BLAKE3 digest of a body, or its first bytes."""
+    """Return the BLAKE3 digest of a body, or the first ``length`` bytes of it."""
     return _library().digest(body, length)
 
 
 def pack(body: bytes, length: int = DIGEST_BYTES, *, level: int = LEVEL) -> Packed:
-    """A body with its digest, compressed if that is shorter.
+    """Return a body with its digest, compressed if that is shorter.
 
     Raises:
-        LimitExceeded: it is longer than any body that is read again.
+        LimitExceeded: the body is longer than ``MAX_UNPACKED``.
     """
     if len(body) > MAX_UNPACKED:
-        raise LimitExceeded(f"a body of {len(body):,} bytes is too long: none may have more than {MAX_UNPACKED:,}")
+        raise LimitExceeded(
+            f"an object of {len(body):,} bytes is over the maximum of {MAX_UNPACKED:,}",
+            field="body",
+            maximum=MAX_UNPACKED,
+        )
     digest = digest_of(body, length)
     if len(body) >= COMPRESS_FROM:
-        codec = ZSTD_WORDS if len(body) <= MAX_WORDS else ZSTD
+        codec = ZSTD_DICT if len(body) <= MAX_DICT_BODY else ZSTD
         packed = _library().compress(body, codec, level)
         if len(packed) + len(packed) // 16 < len(body):
             return Packed(digest, codec, packed, len(body))
@@ -92,10 +95,10 @@ def pack(body: bytes, length: int = DIGEST_BYTES, *, level: int = LEVEL) -> Pack
 
 
 def unpack(digest: bytes, codec: int, stored: bytes) -> bytes:
-    """The body that was packed.
+    """Return the body that was packed.
 
     Raises:
-        Corrupt: it is not what was packed.
+        Corrupt: the stored bytes are damaged.
     """
     body = _inflate(codec, stored)
     if not compare_digest(digest_of(body, len(digest)), bytes(digest)):
@@ -104,24 +107,24 @@ def unpack(digest: bytes, codec: int, stored: bytes) -> bytes:
 
 
 def unpack_all(stored: Sequence[tuple[bytes, int, bytes]]) -> list[bytes]:
-    """The bodies that were packed, of each the digest, the codec and what is stored: as one by one, in half the time.
+    """Unpack several objects, each given by digest, codec and stored bytes, in half the time that ``unpack`` takes.
 
     Raises:
-        Corrupt: one of them is not what was packed.
+        Corrupt: the stored bytes of one of them are damaged.
     """
-    found: list[bytes] = []
+    unpacked: list[bytes] = []
     for codec, group in groupby(stored, itemgetter(1)):
-        several = list(group)
-        bodies = _library().decompress_all([each for _, _, each in several], codec) if codec in _ZSTD else None
-        if bodies is None or _library().digests(bodies, len(several[0][0])) != [digest for digest, _, _ in several]:
-            # The usual is done all at once, by functions that loop in C; whatever is not usual says itself what it is.
-            bodies = [unpack(*each) for each in several]
-        found += bodies
-    return found
+        objects = list(group)
+        bodies = _library().decompress_all([body for _, _, body in objects], codec) if codec in _ZSTD else None
+        if bodies is None or _library().digests(bodies, len(objects[0][0])) != [digest for digest, _, _ in objects]:
+            # The common case runs in loops in C. Otherwise ``unpack`` handles each object, and raises for a damaged one.
+            bodies = [unpack(*row) for row in objects]
+        unpacked += bodies
+    return unpacked
 
 
 def _damaged(digest: bytes) -> Corrupt:
-    return Corrupt(f"the stored body {bytes(digest).hex()} is damaged: its content has another digest")
+    return Corrupt(f"the stored object {bytes(digest).hex()} is damaged: its content has another digest")
 
 
 def _inflate(codec: int, stored: bytes) -> bytes:
@@ -129,13 +132,13 @@ def _inflate(codec: int, stored: bytes) -> bytes:
         return bytes(stored)
     if codec in _ZSTD:
         return _library().decompress(stored, codec)
-    raise Corrupt(f"a stored body is written in a way this release does not know: {codec}")
+    raise Corrupt(f"a stored object has the codec {codec}, which this release does not support")
 
 
 class _Library:
-    """BLAKE3 and zstd, loaded when the first body comes.
+    """BLAKE3 and zstd, imported on first use.
 
-    A compressor must not be used by two threads at once, so each call takes one out of a list and puts it back.
+    Two threads must not use one compressor at the same time, so each call takes one from a list and returns it afterwards.
     """
 
     def __init__(self) -> None:
@@ -146,60 +149,60 @@ class _Library:
         self._size_of = zstandard.frame_content_size
         self._error = zstandard.ZstdError
         words = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-        words.precompute_compress(level=WORDS_LEVEL)
+        words.precompute_compress(level=DICT_LEVEL)
         self._idle: dict[_Kind, list[Any]] = {}
         self._make: dict[_Kind, Callable[[], Any]] = {
             (ZSTD, LEVEL): lambda: zstandard.ZstdCompressor(level=LEVEL),
             (ZSTD, BULK_LEVEL): lambda: zstandard.ZstdCompressor(level=BULK_LEVEL),
             (ZSTD, None): zstandard.ZstdDecompressor,
-            (ZSTD_WORDS, WORDS_LEVEL): lambda: zstandard.ZstdCompressor(level=WORDS_LEVEL, dict_data=words),
-            (ZSTD_WORDS, None): lambda: zstandard.ZstdDecompressor(dict_data=words),
+            (ZSTD_DICT, DICT_LEVEL): lambda: zstandard.ZstdCompressor(level=DICT_LEVEL, dict_data=words),
+            (ZSTD_DICT, None): lambda: zstandard.ZstdDecompressor(dict_data=words),
         }
 
     def digest(self, body: bytes | memoryview, length: int) -> bytes:
         return bytes(self._blake3(body).digest(length=length))
 
     def compress(self, body: bytes, codec: int, level: int) -> bytes:
-        kind = (codec, level if codec == ZSTD else WORDS_LEVEL)
-        with self._one(kind) as writer:
+        kind = (codec, level if codec == ZSTD else DICT_LEVEL)
+        with self._worker(kind) as writer:
             frame = bytes(writer.compress(body))
-        # Some bits of a frame mean nothing, so flipping them leaves the digest of the content as it is.
+        # Some bits of a zstd frame have no meaning, so flipping them would not change the digest of the content.
         return frame + crc32(frame).to_bytes(CHECKSUM_BYTES, "big")
 
     def decompress(self, stored: bytes, codec: int) -> bytes:
         frame, checksum = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
         if int.from_bytes(checksum, "big") != crc32(frame):
-            raise Corrupt("a stored body is damaged: its checksum is another")
+            raise Corrupt("a stored object is damaged: its checksum is wrong")
         try:
             size = self._size_of(frame)
             if not 0 <= size <= MAX_UNPACKED:
-                raise Corrupt(f"a stored body claims to be of {size:,} bytes; no body is longer than {MAX_UNPACKED:,}")
-            with self._one((codec, None)) as reader:
+                raise Corrupt(f"a stored object claims {size:,} bytes of content, over the maximum of {MAX_UNPACKED:,}")
+            with self._worker((codec, None)) as reader:
                 return bytes(reader.decompress(frame))
         except self._error as error:
-            raise Corrupt(f"a stored body cannot be read: {error}") from error
+            raise Corrupt(f"a stored object cannot be decompressed: {error}") from error
 
     def decompress_all(self, stored: Sequence[bytes], codec: int) -> list[bytes] | None:
-        """The same for many, or ``None`` if there is something wrong with one of them."""
-        frames = [each[:-CHECKSUM_BYTES] for each in stored]
-        checksums = [int.from_bytes(each[-CHECKSUM_BYTES:], "big") for each in stored]
+        """Decompress several bodies; return ``None`` if one of them is damaged."""
+        frames = [body[:-CHECKSUM_BYTES] for body in stored]
+        checksums = [int.from_bytes(body[-CHECKSUM_BYTES:], "big") for body in stored]
         if list(map(crc32, frames)) != checksums:
             return None
         try:
             sizes = list(map(self._size_of, frames))
             if min(sizes) < 0 or max(sizes) > MAX_UNPACKED:
                 return None
-            with self._one((codec, None)) as reader:
+            with self._worker((codec, None)) as reader:
                 return list(map(reader.decompress, frames))
         except self._error:
             return None
 
-    def digests(self, several: Sequence[bytes], length: int) -> list[bytes]:
+    def digests(self, bodies: Sequence[bytes], length: int) -> list[bytes]:
         blake3 = self._blake3
-        return [blake3(body).digest(length) for body in several]
+        return [blake3(body).digest(length) for body in bodies]
 
     @contextmanager
-    def _one(self, kind: _Kind) -> Iterator[Any]:
+    def _worker(self, kind: _Kind) -> Iterator[Any]:
         idle = self._idle.setdefault(kind, [])
         try:
             worker = idle.pop()

@@ -1,7 +1,7 @@
 """Scope overlays: a row for a specific scope shadows the row of the same name for a more general one.
 
-A row has a ``level`` field that names its scope, such as a user, and is empty in the most general row. A caller gives the levels
-it looks through, the most specific one first: ``["user-7", ""]``. A row that a filter rejects shadows nothing.
+A row's ``level`` field names its scope, a user for example, and is empty in the most general row. A caller passes the levels to
+look through, the most specific one first: ``["user-7", ""]``. A row that a filter excludes shadows nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .filters import Filter
 from .paging import Page, rows_to_read
 from .scope import Scope
 from .store import TenantStore, reads
-from .tables import R, Table
+from .tables import R, TypedTable
 
 MAX_LEVELS = 8
-"""Levels one call may look through; each adds a row for each name to what is read."""
+"""The number of levels one call may look through; each level can add a row per name to the rows read."""
 
 
-class OverlayTable(Table[R]):
+class OverlayTable(TypedTable[R]):
     """One table whose rows shadow each other.
 
     Args:
@@ -53,11 +53,11 @@ LIMIT :limit;
         equal: Mapping[str, Any] | None = None,
         where: Sequence[Filter] = (),
     ) -> R | None:
-        """The row of this name at the most specific level that has one, or ``None``.
+        """Return the row of this name at the most specific level that has one, or ``None``.
 
         Raises:
-            InvalidInput: the levels are not a list of different names.
-            InvalidFilter: a filter is not understood.
+            InvalidInput: the levels are not a list of distinct names.
+            InvalidFilter: a filter is not valid.
         """
         levels = _checked(levels)
         params = scope.params(limit=len(levels))
@@ -77,17 +77,17 @@ LIMIT :limit;
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """One row for each name of any level, from the most specific level that has one, by name. With ``limit``, a page.
+        """Return one row for each name, from the most specific level that has one, sorted by name. With ``limit``, a page.
 
         Raises:
-            InvalidInput: the levels are not a list of different names.
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidInput: the levels are not a list of distinct names.
+            InvalidFilter: a filter or the cursor is not valid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         levels = _checked(levels)
         order = [self.name_field]
         names = rows_to_read(limit, scope.limits)
-        # A name has at most one row for each level, so this many rows hold all rows of the names that are returned.
+        # A name has at most one row per level, so this many rows include all rows of the names that are returned.
         params = scope.params(limit=names * len(levels))
         clause = self._within(levels, equal or {}, where, params, connection, scope)
         clause += self.after(cursor, order, params)
@@ -112,7 +112,7 @@ LIMIT :limit;
 
 
 class AsyncOverlay(TenantStore, Generic[R]):
-    """What applies at a chain of levels, as a store: subclasses name the table."""
+    """Base of stores whose rows apply at a chain of levels; a subclass sets the table."""
 
     overlay: ClassVar[OverlayTable[Any]]
 
@@ -120,7 +120,7 @@ class AsyncOverlay(TenantStore, Generic[R]):
     async def resolve(
         self, connection: Connection, name: str, levels: Sequence[str], *, where: Sequence[Filter] = ()
     ) -> R | None:
-        """The row of this name at the most specific level that has one, or ``None``."""
+        """Return the row of this name at the most specific level that has one, or ``None``."""
         row: R | None = await self.overlay.first(connection, self._scope, name, levels, where=where)
         return row
 
@@ -134,7 +134,7 @@ class AsyncOverlay(TenantStore, Generic[R]):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """One row for each name, from the most specific level that has one, by name. With ``limit``, a page.
+        """Return one row for each name, from the most specific level that has one, sorted by name. With ``limit``, a page.
 
         Raises:
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
@@ -143,7 +143,7 @@ class AsyncOverlay(TenantStore, Generic[R]):
 
 
 class Overlay(Blocking[AsyncOverlay[R]], Generic[R]):
-    """What applies at a chain of levels, for synchronous programs."""
+    """Base of stores whose rows apply at a chain of levels, for synchronous programs."""
 
     resolve = blocking(AsyncOverlay[R].resolve)
     effective = blocking(AsyncOverlay[R].effective)
@@ -152,7 +152,9 @@ class Overlay(Blocking[AsyncOverlay[R]], Generic[R]):
 def _checked(levels: Sequence[str]) -> list[str]:
     is_list = isinstance(levels, Sequence) and not isinstance(levels, (str, bytes))
     if not is_list or not levels or not all(isinstance(level, str) for level in levels):
-        raise InvalidInput(f"levels must be a list of names, the most specific one first, not {levels!r}")
+        raise InvalidInput(
+            f"levels must be a list of names, the most specific one first, not {levels!r}", field="levels"
+        )
     if len(set(levels)) < len(levels) or len(levels) > MAX_LEVELS:
-        raise InvalidInput(f"levels must be at most {MAX_LEVELS} different names, not {levels!r}")
+        raise InvalidInput(f"levels must be at most {MAX_LEVELS} distinct names, not {levels!r}", field="levels")
     return [*levels]

@@ -1,7 +1,7 @@
 """Keyset pages: a page starts after a row, not after a number of rows, so every page costs the same.
 
-A cursor is opaque: it holds the sort values of the row where the page ended and the name of the list it belongs to. It holds
-no tenant and no filter, so it gives nobody access to anything; the next call brings its own.
+A cursor is opaque: it contains the sort values of the last row of a page and the name of the list it belongs to. It contains
+no tenant and no filter, so it grants no access; the next call passes its own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .text import escape, unescape
 
 T = TypeVar("T")
 _MAX_NUMBER = 253_402_300_800_000_000
-"""No place in a log and no moment is beyond this: it is the end of the year 9999 in microseconds."""
+"""The end of the year 9999 in microseconds: no time and no position in a log is greater."""
 
 
 class Page(list[T]):
-    """A list of rows that also knows how to go on: ``next`` is the cursor of the next page, or ``None`` at the end."""
+    """A list of rows; ``next`` is the cursor of the next page, or ``None`` on the last page."""
 
     __slots__ = ("next",)
 
@@ -34,79 +34,84 @@ class Page(list[T]):
 
 
 def rows_to_read(limit: int | None, limits: Limits) -> int:
-    """How many rows to ask the database for: one more than wanted, to see whether there are more.
+    """Return the number of rows to query: one more than requested, to see whether there are more.
 
     Raises:
         InvalidInput: the limit is not a whole number from 1 on.
-        LimitExceeded: it is over ``page_rows``.
+        LimitExceeded: the limit is over ``page_rows``.
     """
     if limit is None:
         return limits.list_rows + 1
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise InvalidInput(f"limit must be a whole number from 1 on, not {limit!r}")
+        raise InvalidInput(f"limit must be a whole number from 1 on, not {limit!r}", field="limit")
     limits.check("page_rows", limit, "limit")
     return limit + 1
 
 
 def page(rows: Sequence[T], limit: int | None, limits: Limits, nouns: str, cursor: Callable[[T], str]) -> Page[T]:
-    """The page that was asked for, out of ``rows_to_read`` rows. ``cursor`` makes the cursor that starts after a row.
+    """Return the requested page of the rows read with ``rows_to_read``. ``cursor`` returns the cursor that starts after a row.
 
     Raises:
         LimitExceeded: without ``limit``, there are more than ``list_rows``.
     """
-    most = limits.list_rows if limit is None else limit
-    if len(rows) <= most:
+    maximum = limits.list_rows if limit is None else limit
+    if len(rows) <= maximum:
         return Page(rows)
     if limit is None:
-        raise LimitExceeded(f"there are more than list_rows = {most:,} {nouns}: page them with limit= and cursor=")
-    return Page(rows[:most], cursor(rows[most - 1]))
+        raise LimitExceeded(
+            f"there are more than list_rows = {maximum:,} {nouns}: page them with limit= and cursor=",
+            limit="list_rows",
+            maximum=maximum,
+        )
+    return Page(rows[:maximum], cursor(rows[maximum - 1]))
 
 
-def after(
+def after_clause(
     cursor: str | None,
     listing: str,
     columns: Mapping[str, Literal["time", "id", "text"]],
     params: dict[str, Any],
     dialect: Dialect,
 ) -> str:
-    """The condition that a list in descending order of some columns continues after a cursor; ``""`` without one.
+    """Return the SQL condition that continues a list in descending order after a cursor; ``""`` without a cursor.
 
     Raises:
-        InvalidFilter: the cursor was not made by this list.
+        InvalidFilter: the cursor belongs to another list.
     """
     if cursor is None:
         return ""
     values = decode_cursor(cursor, listing, *[int if kind == "time" else str for kind in columns.values()])
-    marks = []
+    placeholders = []
     for (column, kind), value in zip(columns.items(), values, strict=True):
         name = f"after_{column.rpartition('.')[2]}"
         params[name] = parse_id(value, "cursor") if kind == "id" else escape(value) if kind == "text" else value
-        marks.append(f":{name}::uuid" if kind == "id" and dialect is Dialect.POSTGRES else f":{name}")
-    return f"\n  AND ({', '.join(columns)}) < ({', '.join(marks)})"
+        placeholders.append(f":{name}::uuid" if kind == "id" and dialect is Dialect.POSTGRES else f":{name}")
+    return f"\n  AND ({', '.join(columns)}) < ({', '.join(placeholders)})"
 
 
 def encode_cursor(listing: str, *values: Any) -> str:
-    """An opaque cursor for the row with these sort values."""
-    stored = [escape(value) if isinstance(value, str) else value for value in values]
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode([listing, *stored])).decode().rstrip("=")
+    """Return an opaque cursor for the row with these sort values."""
+    escaped = [escape(value) if isinstance(value, str) else value for value in values]
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode([listing, *escaped])).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, listing: str, *kinds: type) -> list[Any]:
-    """The sort values in a cursor.
+    """Return the sort values in a cursor.
 
     Raises:
-        InvalidFilter: the cursor was not made by this list.
+        InvalidFilter: the cursor belongs to another list.
     """
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        found = msgspec.msgpack.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=list[Any])
+        decoded = msgspec.msgpack.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=list[Any])
     except (AttributeError, ValueError, msgspec.MsgspecError, RecursionError):
-        found = []
-    if found[:1] != [listing] or [type(value) for value in found[1:]] != list(kinds) or not _in_range(found[1:]):
-        raise InvalidFilter("that cursor does not belong to this list; take it from the page before")
-    return [unescape(value) if isinstance(value, str) else value for value in found[1:]]
+        decoded = []
+    values = decoded[1:]
+    if decoded[:1] != [listing] or [type(value) for value in values] != list(kinds) or not _in_range(values):
+        raise InvalidFilter("the cursor does not belong to this list; take it from the previous page", field="cursor")
+    return [unescape(value) if isinstance(value, str) else value for value in values]
 
 
 def _in_range(values: Sequence[Any]) -> bool:
-    """Whether both engines can take the numbers: a forged cursor may hold any."""
+    """Return whether both engines accept the numbers: a forged cursor may contain any."""
     return all(0 <= value < _MAX_NUMBER for value in values if isinstance(value, int))

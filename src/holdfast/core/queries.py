@@ -1,7 +1,7 @@
 """Named queries: the SQL of a store is in the ``.sql`` file beside it.
 
-A file holds queries, each headed by ``-- name: list`` and a line that says what it is for. Parameters are ``:name``. The text is
-portable. Where the engines differ, there are three ways to say so:
+A file holds queries. Each starts with ``-- name: list`` and may have a comment on its purpose. Parameters are ``:name``.
+The SQL is portable. Where the engines differ, there are three forms:
 
 * a clause for PostgreSQL only: ``/*pg FOR UPDATE */``
 * a list as one parameter: ``id /*in ids uuid*/``, which is JSON text on SQLite and an array on PostgreSQL
@@ -9,8 +9,8 @@ portable. Where the engines differ, there are three ways to say so:
 
 Text that several queries share is a part: ``-- part: ready`` defines it, ``/*part ready*/`` includes it. A part may have variants
 too, and a file can include the parts of another (``Queries(..., parts=other)``).
-``/*columns Session*/ *`` becomes the columns of that row type. ``/*where*/`` is replaced by a caller's filters, and ``/*index*/``
-after a table by the index that SQLite has to use: it keeps no statistics, and would choose a bad one for a list.
+``/*columns Session*/ *`` expands to the columns of that row type. ``/*where*/`` is replaced by a caller's filters, and
+``/*index*/`` after a table by the index that SQLite must use: it has no statistics, and would choose a bad index for a list.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Params = Mapping[str, Any]
 
 _NAME = re.compile(r"^-- (name|part): (\w+)(?: @(sqlite|postgres))?\n", re.MULTILINE)
 _PART = re.compile(r"/\*part (\w+)\*/")
-_SAYS = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)  # the lines that say what it is for
+_COMMENT = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)
 _IN = re.compile(r"/\*in (\w+) (\w+)\*/")
 _PG_CLAUSE = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
 _COLUMNS = re.compile(r"/\*columns (\w+)(?: (\w+))?\*/ \*")
-# A parameter, or text in which a colon means nothing: a string, a comment, a cast.
+# A parameter, or text in which a colon has no meaning: a string, a comment, a cast.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|::|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 _OPEN = re.compile(r"/\*(?:where|index)\*/")
 _MAX_COMPILED = 512
-"""Compiled statements kept; the shapes of filters are few, so this is only a bound."""
+"""The number of compiled statements to cache; filters have few shapes, so this is only an upper bound."""
 
 
 class Statement:
-    """One query in one dialect: its text with numbered placeholders, and how to put arguments in their order."""
+    """One query in one dialect: its text with numbered placeholders, and a function that orders its arguments."""
 
     __slots__ = ("bind", "names", "sql")
 
@@ -67,38 +67,38 @@ class Statement:
 
 
 class Query:
-    """A named query, in every dialect. ``params`` may hold more than the query uses."""
+    """A named query in every dialect. ``params`` may contain more than the query uses."""
 
     def __init__(self, name: str, texts: Mapping[Dialect, str]) -> None:
         self.name = name
         self.texts = dict(texts)
         self.writes = any(_WRITES.search(text) for text in texts.values())
-        self._plain = {dialect: Statement(text, dialect) for dialect, text in texts.items() if not _OPEN.search(text)}
+        self._static = {dialect: Statement(text, dialect) for dialect, text in texts.items() if not _OPEN.search(text)}
 
     def statement(self, dialect: Dialect, where: str = "", index: str = "") -> Statement:
-        """The statement for a dialect, with the caller's filters in their place."""
-        plain = self._plain.get(dialect)
-        if plain is not None:
-            return plain
+        """Return the statement for a dialect, with the caller's filters inserted."""
+        static = self._static.get(dialect)
+        if static is not None:
+            return static
         return _compiled(self.texts[dialect], where, index, dialect)
 
     async def all(self, connection: Connection, params: Params, where: str = "", index: str = "") -> Sequence[Row]:
-        """All rows."""
+        """Return all rows."""
         statement = self.statement(connection.dialect, where, index)
         return await connection.fetch(statement.sql, statement.bind(params))
 
     async def one(self, connection: Connection, params: Params, where: str = "") -> Row | None:
-        """The first row, or ``None``."""
+        """Return the first row, or ``None``."""
         statement = self.statement(connection.dialect, where)
         rows = await connection.fetch(statement.sql, statement.bind(params))
         return rows[0] if rows else None
 
     async def all_of_each(self, connection: Connection, params: Sequence[Params]) -> Sequence[Row]:
-        """The rows of one execution per set of parameters; in one round trip, if the connection can pipeline them."""
+        """Run the query once per set of parameters and return all rows; in one round trip, if the connection can pipeline."""
         if len(params) == 1:
             return await self.all(connection, params[0])
         statement = self.statement(connection.dialect)
-        bound = [statement.bind(one) for one in params]
+        bound = [statement.bind(values) for values in params]
         fetch_many = getattr(connection, "fetch_many", None)
         if fetch_many is not None:
             rows: Sequence[Row] = await fetch_many(statement.sql, bound)
@@ -106,16 +106,16 @@ class Query:
         return [row for args in bound for row in await connection.fetch(statement.sql, args)]
 
     async def many(self, connection: Connection, params: Sequence[Params]) -> None:
-        """Run once for each set of parameters."""
+        """Run the query once for each set of parameters."""
         statement = self.statement(connection.dialect)
-        await connection.many(statement.sql, [statement.bind(each) for each in params])
+        await connection.many(statement.sql, [statement.bind(values) for values in params])
 
     async def many_in_order(
         self, connection: Connection, order: tuple[str, ...], rows: Iterable[Sequence[Any]]
     ) -> None:
-        """Run once for each row; each has its values in the order in which the statement first names them, which is ``order``.
+        """Run the query once for each row; ``order`` names its values, in the order in which the statement uses them.
 
-        For many rows at once: a dictionary for each takes as long as storing it. Times must be in the form that is stored.
+        For many rows: building a dictionary for each takes as long as storing it. Times must be in their stored form.
         """
         statement = self.statement(connection.dialect)
         assert statement.names == order
@@ -123,9 +123,9 @@ class Query:
 
 
 class Queries:
-    """The queries of one file, as attributes: ``queries.get``. The file is read when the first of them is used.
+    """The queries of one file, as attributes: ``queries.get``. The file is read when the first query is used.
 
-    ``parts`` are the queries of another file, whose parts this one may include.
+    ``parts`` are the queries of another file, whose parts this file may include.
     """
 
     def __init__(self, package: str, file: str, *rows: type[Struct], parts: Queries | None = None) -> None:
@@ -143,7 +143,7 @@ class Queries:
         return parse(self.text, *rows, parts="" if parts is None else parts.text)
 
     async def run_all(self, prefix: str, connection: Connection, params: Params) -> None:
-        """Run every query whose name begins so, in the order of the file."""
+        """Run every query whose name has this prefix, in the order of the file."""
         for name, query in self.by_name.items():
             if name.startswith(prefix):
                 await query.all(connection, params)
@@ -151,48 +151,48 @@ class Queries:
     def __getattr__(self, name: str) -> Query:
         if name not in self.by_name:
             raise AttributeError(name)
-        vars(self).update(self.by_name)  # later lookups do not come here
+        vars(self).update(self.by_name)  # later lookups bypass __getattr__
         return self.by_name[name]
 
 
 def parse(text: str, *rows: type[Struct], parts: str = "") -> dict[str, Query]:
-    """The queries in the text of a ``.sql`` file, which may include the parts of another."""
+    """Return the queries in the text of a ``.sql`` file; ``parts`` is the text of a file whose parts it may include."""
     types = {row.__name__: row for row in rows}
-    known: dict[Dialect, dict[str, str]] = {dialect: {} for dialect in Dialect}
-    for kind, name, variant, body in (*_headed(parts), *_headed(text)):
+    parts_of: dict[Dialect, dict[str, str]] = {dialect: {} for dialect in Dialect}
+    for kind, name, variant, body in (*_sections(parts), *_sections(text)):
         if kind == "part":
             for dialect in _dialects(variant):
-                known[dialect][name] = _SAYS.sub("", body).strip()
+                parts_of[dialect][name] = _COMMENT.sub("", body).strip()
     texts: dict[str, dict[Dialect, str]] = {}
-    for kind, name, variant, body in _headed(text):
+    for kind, name, variant, body in _sections(text):
         if kind == "part":
             continue
         for dialect in _dialects(variant):
-            if missing := {*_PART.findall(body)} - known[dialect].keys():
-                raise ValueError(f"the query {name} has parts that are not there: {', '.join(sorted(missing))}")
+            if missing := {*_PART.findall(body)} - parts_of[dialect].keys():
+                raise ValueError(f"the query {name} includes unknown parts: {', '.join(sorted(missing))}")
             variants = texts.setdefault(name, {})
             if dialect in variants:
-                raise ValueError(f"the query {name} is there twice for {dialect.value}")
-            variants[dialect] = _for_dialect(_with_parts(body, known[dialect]), dialect, types)
+                raise ValueError(f"the query {name} is defined twice for {dialect.value}")
+            variants[dialect] = _for_dialect(_expand_parts(body, parts_of[dialect]), dialect, types)
     return {name: Query(name, variants) for name, variants in texts.items()}
 
 
-def _with_parts(body: str, parts: Mapping[str, str]) -> str:
+def _expand_parts(body: str, parts: Mapping[str, str]) -> str:
     return _PART.sub(lambda match: parts[match[1]], body)
 
 
-def _headed(text: str) -> list[tuple[str, str, str, str]]:
-    """Kind, name, variant and body of everything in a file."""
-    found = _NAME.split(text)[1:]
-    return list(zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True))
+def _sections(text: str) -> list[tuple[str, str, str, str]]:
+    """Return kind, name, variant and body of every section of a file."""
+    fields = _NAME.split(text)[1:]
+    return list(zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=True))
 
 
-def _dialects(named: str | None) -> list[Dialect]:
-    return [Dialect(named)] if named else list(Dialect)
+def _dialects(variant: str | None) -> list[Dialect]:
+    return [Dialect(variant)] if variant else list(Dialect)
 
 
 def _for_dialect(body: str, dialect: Dialect, types: Mapping[str, type[Struct]]) -> str:
-    body = _SAYS.sub("", body)
+    body = _COMMENT.sub("", body)
     clause: Callable[[re.Match[str]], str] = lambda match: match[1] if dialect is Dialect.POSTGRES else ""  # noqa: E731
     body = _PG_CLAUSE.sub(clause, body)
     body = _IN.sub(
@@ -208,7 +208,7 @@ def _compiled(text: str, where: str, index: str, dialect: Dialect) -> Statement:
 
 
 def _binder(names: tuple[str, ...], dialect: Dialect) -> Callable[[Params], Sequence[Any]]:
-    """Parameters to arguments. Times are named ``..._at`` and given in microseconds everywhere above this line."""
+    """Return a function from parameters to arguments. Times have names in ``..._at`` and are microseconds above this layer."""
     times = tuple(i for i, name in enumerate(names) if name.endswith("_at")) if dialect.native_time else ()
     pick = _picker(names)
     if not times:
@@ -233,7 +233,7 @@ def _picker(names: tuple[str, ...]) -> Callable[[Params], Sequence[Any]]:
     return itemgetter(*names)
 
 
-def unless_usual(values: list[Any], usual: Any) -> list[Any]:
-    """A column for ``unnest``, or an empty one if nothing but the usual is in it: that is filled up with NULL, and the statement
-    puts what is usual in its place. Each value of an array costs the driver more than the server."""
-    return [] if values.count(usual) == len(values) else values
+def omit_default(values: list[Any], default: Any) -> list[Any]:
+    """Return an empty column for ``unnest`` if all values are the default: the server fills it with NULL, and the statement
+    replaces NULL by the default. Encoding an array element costs the driver more than it costs the server."""
+    return [] if values.count(default) == len(values) else values

@@ -2,6 +2,6 @@
 SELECT 1 FROM tenants WHERE id = :tenant_id;
 
 -- name: register
--- Waits for whoever is deleting the tenant, and then begins it anew.
+-- Waits for a concurrent deletion of the tenant, and then registers it again.
 INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
 ON CONFLICT (id) DO NOTHING;

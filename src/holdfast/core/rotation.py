@@ -1,8 +1,8 @@
-"""Rotation of keys: every encrypted value is encrypted again with the first key of the ring.
+"""Key rotation: every encrypted value is encrypted again with the first key of the ring.
 
-Nothing is noted about how far it came: a value begins with the id of its key, so what is left to do can be read from the columns
-themselves. A rotation that was broken off is finished by starting another. A value is replaced only if it is still the one that
-was read, so writers go on beside it.
+No progress is recorded: a value begins with the id of its key, so the remaining work can be read from the columns
+themselves, and another rotation finishes one that was interrupted. A value is replaced only if it is still the one that
+was read, so writers may run concurrently.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from .scope import Scope
 ROWS_PER_TRANSACTION = 100
 
 
-class Renewed(Struct, frozen=True):
-    """What came of one transaction."""
+class RenewalBatch(Struct, frozen=True):
+    """The result of one transaction."""
 
     rows: int
-    """Values that were looked at; fewer than ``ROWS_PER_TRANSACTION`` were the last of their tenant."""
+    """The number of values read; fewer than ``ROWS_PER_TRANSACTION`` means that the tenant has no more."""
     renewed: int
     failures: Sequence[str]
-    """Why values could not be decrypted; they stay as they are."""
+    """Why values could not be decrypted; they were left unchanged."""
     after: Sequence[str]
-    """The last row that was looked at."""
+    """The key of the last row that was read."""
 
 
-async def outdated(connection: Connection, column: EncryptedColumn, keys: KeyRing) -> list[tuple[str, int]]:
-    """The tenants, as they are stored, with values that the first key did not encrypt, and how many they have."""
+async def count_outdated(connection: Connection, column: EncryptedColumn, keys: KeyRing) -> list[tuple[str, int]]:
+    """Return the tenants (in stored form) that have values not encrypted with the first key, and how many each has."""
     rows = await _queries(column).outdated.all(connection, _current(keys))
     return [(row[0], row[1]) for row in rows]
 
 
-async def renew_some(
+async def renew_batch(
     connection: Connection, column: EncryptedColumn, scope: Scope, after: Sequence[str] | None
-) -> Renewed:
-    """Encrypt the next values of a tenant with the first key, from the row behind ``after`` on."""
+) -> RenewalBatch:
+    """Encrypt the next values of a tenant, after the row ``after``, with the first key."""
     queries = _queries(column)
     params = scope.params(**_current(scope.keys), limit=ROWS_PER_TRANSACTION)
     page = queries.first if after is None else queries.next
     rows = await page.all(connection, params | _key(after or ()))
     failures: list[str] = []
     renewed = 0
-    for *row, stored in rows:
+    for *row, value in rows:
         try:
-            changed = column.renew(scope, row, stored)
+            changed = column.renew(scope, row, value)
         except DecryptionFailed as error:
             failures.append(str(error))
             continue
-        values = scope.params(**_key(row), stored=stored, renewed=changed)
+        values = scope.params(**_key(row), stored=value, renewed=changed)
         renewed += await queries.replace.one(connection, values) is not None
-    return Renewed(len(rows), renewed, failures, rows[-1][:-1] if rows else ())
+    return RenewalBatch(len(rows), renewed, failures, rows[-1][:-1] if rows else ())
 
 
 class _Queries(Struct, frozen=True):
@@ -73,22 +73,22 @@ class _Queries(Struct, frozen=True):
 @lru_cache
 def _queries(column: EncryptedColumn) -> _Queries:
     table, name, row = column.table, column.column, column.row
-    # Not LIKE, which knows no case on SQLite.
+    # Not LIKE, which ignores case on SQLite.
     is_outdated = f"{name} IS NOT NULL AND substr({name}, 1, :length) <> :current"
-    marks = ", ".join(f":row_{place}" for place in range(len(row)))
-    keys, as_text = ", ".join(row), ", ".join(f"CAST({each} AS TEXT)" for each in row)
-    by_key = " AND ".join(f"{each} = :row_{place}" for place, each in enumerate(row))
+    placeholders = ", ".join(f":row_{i}" for i in range(len(row)))
+    keys, as_text = ", ".join(row), ", ".join(f"CAST({key} AS TEXT)" for key in row)
+    by_key = " AND ".join(f"{key} = :row_{i}" for i, key in enumerate(row))
     page = f"SELECT {as_text}, {name} FROM {table} WHERE tenant_id = :tenant_id AND {is_outdated}"
     order = f"ORDER BY {keys} LIMIT :limit"
     texts = {
         "outdated": f"SELECT tenant_id, COUNT(*) FROM {table} WHERE {is_outdated} GROUP BY tenant_id ORDER BY tenant_id",
         "first": f"{page} {order}",
-        "next": f"{page} AND ({keys}) > ({marks}) {order}",
+        "next": f"{page} AND ({keys}) > ({placeholders}) {order}",
         "replace": f"UPDATE {table} SET {name} = :renewed WHERE tenant_id = :tenant_id AND {by_key} AND {name} = :stored "
         "RETURNING 1",
     }
-    made = {each: Query(f"{table}.{name}.{each}", dict.fromkeys(Dialect, sql)) for each, sql in texts.items()}
-    return _Queries(**made)
+    queries = {key: Query(f"{table}.{name}.{key}", dict.fromkeys(Dialect, sql)) for key, sql in texts.items()}
+    return _Queries(**queries)
 
 
 def _current(keys: KeyRing) -> dict[str, Any]:
@@ -96,4 +96,4 @@ def _current(keys: KeyRing) -> dict[str, Any]:
 
 
 def _key(row: Sequence[str]) -> dict[str, str]:
-    return {f"row_{place}": value for place, value in enumerate(row)}
+    return {f"row_{i}": value for i, value in enumerate(row)}

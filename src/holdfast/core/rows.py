@@ -1,9 +1,9 @@
-"""Between rows of a database and row types: which columns a type needs, and how a result becomes objects.
+"""Mapping between database rows and row types: the columns of a type, and the objects of a result.
 
-A row type is a msgspec Struct; its fields are its columns, in order. The field's type says how a value is mapped:
-``datetime``, ``bool`` and JSON (``dict``, ``list``, ``Any``) are converted, ``Id`` and ``Literal`` are taken as they are,
-``str`` is unescaped. ``Annotated[str, Column("user_id")]`` names a column other than the field; one with ``load=`` has a way of
-its own to write values down.
+A row type is a msgspec Struct; its fields are its columns, in order. The type of a field determines the mapping:
+``datetime``, ``bool`` and JSON (``dict``, ``list``, ``Any``) are converted, ``Id`` and ``Literal`` are returned unchanged, and
+``str`` is unescaped. ``Annotated[str, Column("user_id")]`` names a column that differs from the field; ``load=`` sets a
+custom conversion.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Convert = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Column(Struct, frozen=True):
-    """The name of a field's column, and how its values come back, where the type does not say so."""
+    """The column of a field and the conversion of its values, where the field's name and type do not determine them."""
 
     name: str
     load: Convert | None = None
 
 
 def column_names(row: type[Struct]) -> dict[str, str]:
-    """Field to column."""
+    """Map field names to column names."""
     hints = get_type_hints(row, include_extras=True)
     return {field: _column(field, hints[field]) for field in row.__struct_fields__}
 
 
 @cache
 def columns(row: type[Struct], dialect: Dialect, table: str | None = None) -> str:
-    """The list of columns to select for a row type."""
+    """Return the list of columns to select for a row type."""
     hints = get_type_hints(row, include_extras=True)
     prefix = f"{table}." if table else ""
-    # Drivers decode uuid and jsonb as they, or the caller's own settings, please; as text they arrive alike.
+    # Drivers decode uuid and jsonb as they, or the caller's settings, please; as text they are the same everywhere.
     casts = {"id": "::text", "json": "::text"} if dialect is Dialect.POSTGRES else {}
     return ", ".join(
         f"{prefix}{_column(field, hints[field])}{casts.get(kind_of(hints[field]), '')}"
@@ -53,7 +53,7 @@ def columns(row: type[Struct], dialect: Dialect, table: str | None = None) -> st
 
 
 def mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]]:
-    """A function from rows to objects. It works column by column: one pass in C for each instead of one per value."""
+    """Return a function from rows to objects. It converts column by column: one pass in C for each instead of one per value."""
     return cast("Callable[[Sequence[Row]], list[S]]", _mapper(row, dialect))
 
 
@@ -75,10 +75,10 @@ def _mapper(row: type[S], dialect: Dialect) -> Callable[[Sequence[Row]], list[S]
 
 
 def kind_of(hint: Any) -> str:
-    """How values of a type are stored: id, plain, text, time, bool, number, json or secret."""
+    """Return how values of a type are stored: id, plain, text, time, bool, number, json or secret."""
     if get_origin(hint) is Annotated:
-        inner, *notes = get_args(hint)
-        return next((note for note in notes if isinstance(note, str)), kind_of(inner))
+        inner, *markers = get_args(hint)
+        return next((marker for marker in markers if isinstance(marker, str)), kind_of(inner))
     if get_origin(hint) in (Union, types.UnionType):
         return kind_of(next(arg for arg in get_args(hint) if arg is not type(None)))
     if get_origin(hint) is Literal:
@@ -91,20 +91,20 @@ def kind_of(hint: Any) -> str:
 
 def _column(field: str, hint: Any) -> str:
     if get_origin(hint) is Annotated:
-        return next((note.name for note in get_args(hint)[1:] if isinstance(note, Column)), field)
+        return next((marker.name for marker in get_args(hint)[1:] if isinstance(marker, Column)), field)
     return field
 
 
-def _own_converter(hint: Any) -> Convert | None:
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((note.load for note in notes if isinstance(note, Column)), None)
+def _custom_converter(hint: Any) -> Convert | None:
+    markers = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((marker.load for marker in markers if isinstance(marker, Column)), None)
 
 
 def _converter(hint: Any, dialect: Dialect) -> Convert | None:
     kind = kind_of(hint)
-    own = _own_converter(hint)
-    if own is not None:
-        convert: Convert = own
+    custom = _custom_converter(hint)
+    if custom is not None:
+        convert: Convert = custom
     elif kind == "bool" and dialect is Dialect.SQLITE:
         convert = _bools
     elif kind in ("text", "json"):
@@ -113,7 +113,7 @@ def _converter(hint: Any, dialect: Dialect) -> Convert | None:
         convert = _native_times if dialect.native_time else _times
     else:
         return None
-    return _around_nulls(convert) if _optional(hint) else convert
+    return _skip_nulls(convert) if _optional(hint) else convert
 
 
 def _optional(hint: Any) -> bool:
@@ -122,14 +122,14 @@ def _optional(hint: Any) -> bool:
     return type(None) in get_args(hint)
 
 
-def _around_nulls(convert: Convert) -> Convert:
-    """Convert the values that are there and leave the others ``None``."""
+def _skip_nulls(convert: Convert) -> Convert:
+    """Convert the values that are not ``None``."""
 
     def converted(values: Sequence[Any]) -> Sequence[Any]:
         if None not in values:
             return convert(values)
-        there = iter(convert([value for value in values if value is not None]))
-        return [None if value is None else next(there) for value in values]
+        present = iter(convert([value for value in values if value is not None]))
+        return [None if value is None else next(present) for value in values]
 
     return converted
 
@@ -139,13 +139,13 @@ def _texts(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _jsons(values: Sequence[Any]) -> Sequence[Any]:
-    if values.count("{}") == len(values):  # metadata nobody gave
+    if values.count("{}") == len(values):  # metadata is empty in most rows
         return [{} for _ in values]
     return text.load_many(values)
 
 
 def _times(values: Sequence[Any]) -> Sequence[Any]:
-    return list(map(moment, values))
+    return list(map(datetime_of, values))
 
 
 def _native_times(values: Sequence[Any]) -> Sequence[Any]:
@@ -156,6 +156,5 @@ def _bools(values: Sequence[Any]) -> Sequence[Any]:
     return list(map(bool, values)) if any(values) else [False] * len(values)
 
 
-moment = lru_cache(16_384)(from_us)
-"""The moment of a stored time on SQLite. A row is mostly changed when it was made, and read more than once: it is worth keeping
-for a while."""
+datetime_of = lru_cache(16_384)(from_us)
+"""Convert a stored time on SQLite. Cached, because most rows have equal created and updated times and are read more than once."""

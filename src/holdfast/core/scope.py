@@ -1,4 +1,4 @@
-"""Whose data a call may see, and what it needs from outside: time, ids and limits. No store call is made without one."""
+"""Scopes: the tenant whose data a call may see, and its dependencies such as the clock, ids and limits. Every store has one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..ids import IdSource
 from ..limits import Limits
 from . import text
 from .crypto import KeyRing
-from .packs import PackPlace
+from .packs import PackStorage
 
 if TYPE_CHECKING:
     from .session_dependents import SessionDependent
 
 
 class Setting:
-    """What every call needs from outside.
+    """The dependencies of every call, apart from the tenant.
 
-    ``count_tokens`` is the caller's own way to count, ``packs`` is where large objects lie, if there is such a place, and
-    ``caches`` a directory for what can be found out again. ``session_dependents`` is what follows a session. ``keys`` encrypts
-    secrets. ``shared`` is for what cannot be stored and yet belongs to all handles of one Holdfast, such as a function that was
-    attached to a session: each store keeps its own under its name. ``reopen`` opens the database a second time, where that is
-    possible.
+    ``count_tokens`` is the caller's token counter, ``packs`` the storage for large objects, if there is one, and
+    ``caches`` a directory for data that can be computed again. ``session_dependents`` are the parts of the stores that follow a
+    session. ``keys`` encrypts secrets. ``shared`` holds what cannot be stored but belongs to all handles of one Holdfast, such as
+    a function that was attached to a session: each store keeps its own under its name. ``reopen`` opens the database a second
+    time, where that is possible.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Setting:
         limits: Limits,
         session_dependents: Sequence[SessionDependent],
         count_tokens: Callable[[Any], int] | None = None,
-        packs: PackPlace | None = None,
+        packs: PackStorage | None = None,
         caches: Path | None = None,
         shared: dict[str, Any] | None = None,
         keys: KeyRing | None = None,
@@ -63,7 +63,7 @@ class Setting:
 
 
 class Scope(Setting):
-    """One tenant in a setting.
+    """A setting with one tenant.
 
     Raises:
         InvalidInput: the tenant's name is empty.
@@ -88,34 +88,34 @@ class Scope(Setting):
         self.stored_tenant = name(tenant, "tenant", setting.limits, limit="tenant_bytes")
 
     def params(self, **values: Any) -> dict[str, Any]:
-        """Parameters of a query, with the tenant among them."""
+        """Return query parameters, with the tenant added."""
         values["tenant_id"] = self.stored_tenant
         return values
 
     def params_now(self, **values: Any) -> dict[str, Any]:
-        """``params``, with the time and its minute."""
+        """Return ``params`` with the current time and its minute added."""
         now = self.clock.now_us()
         return self.params(now_at=now, now_minute=now // MINUTE_US, **values)
 
 
 def name(value: object, what: str, limits: Limits, *, limit: str = "name_bytes") -> str:
-    """A name the caller gave, in the form that is stored.
+    """Check a name and return its stored form.
 
     Raises:
         InvalidInput: it is empty or not a string.
         LimitExceeded: it is too long.
     """
     if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}", field=what)
     if not value:
-        raise InvalidInput(f"{what} must not be empty")
-    stored = text.escape(value)
-    limits.check(limit, text.size(stored), what)
-    return stored
+        raise InvalidInput(f"{what} must not be empty", field=what)
+    escaped = text.escape(value)
+    limits.check(limit, text.size(escaped), what)
+    return escaped
 
 
 def free_text(value: object, what: str, limits: Limits, *, limit: str = "text_bytes") -> str:
-    """A text the caller gave, which may be empty, in the form that is stored.
+    """Check a text that may be empty and return its stored form.
 
     Raises:
         InvalidInput: it is not a string.
@@ -125,7 +125,7 @@ def free_text(value: object, what: str, limits: Limits, *, limit: str = "text_by
 
 
 def metadata(value: object, limits: Limits) -> str:
-    """A metadata object the caller gave, in the form that is stored.
+    """Check a metadata object and return its stored form.
 
     Raises:
         InvalidInput: it is not a dictionary with string keys.
@@ -134,7 +134,7 @@ def metadata(value: object, limits: Limits) -> str:
     if not value and (value is None or isinstance(value, dict)):
         return "{}"
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput("metadata must be a dictionary with string keys")
-    stored = text.dump(dict(value), depth=limits.json_depth)
-    limits.check("metadata_bytes", text.size(stored), "metadata")
-    return stored
+        raise InvalidInput("metadata must be a dictionary with string keys", field="metadata")
+    dumped = text.dump(dict(value), depth=limits.json_depth)
+    limits.check("metadata_bytes", text.size(dumped), "metadata")
+    return dumped

@@ -1,9 +1,8 @@
-"""What follows a session when it is deleted, restored or purged.
+"""Session dependents: the rows that are hidden, restored and purged together with a session.
 
-Sessions are deleted, restored and purged together with rows that belong to them: runs, checkpoints, tasks, memories. The stores
-of those build on the store of sessions, so it cannot import them. Each part of ``stores/`` that has such rows implements
-``SessionDependent``; ``stores/wiring.py`` lists all of them, and the list travels in the ``Setting``. Every method is called in
-the transaction that changes the session.
+Runs, checkpoints, tasks and memories belong to sessions, but their stores build on the store of sessions, so it cannot import
+them. Each package of ``stores/`` that has such rows implements ``SessionDependent``; ``stores/wiring.py`` lists the
+implementations, and the list is passed in the ``Setting``. Every method is called in the transaction that changes the session.
 """
 
 from __future__ import annotations
@@ -14,33 +13,33 @@ from .scope import Scope
 
 
 class SessionDependent:
-    """Rows that belong to sessions. Override what applies.
+    """Rows that belong to sessions. Override the methods that apply.
 
-    ``names`` are parameters for queries: ``tenant_id``, the session's ``id``, ``identifier`` (its key), ``user_id``,
+    ``names`` are query parameters: ``tenant_id``, the session's ``id``, ``identifier`` (its key), ``user_id``,
     ``service_user_id``, ``thread_id`` (the thread named after the key), ``hidden`` (the name of that thread while the session is
     deleted), ``deleted_with`` (the session's id as text) and ``now_at``.
     """
 
     async def check_removable(self, connection: Connection, scope: Scope, session_id: str) -> None:
-        """Refuse to have a session purged.
+        """Raise if a session must not be purged.
 
         Raises:
             Conflict: it must be kept.
         """
 
     async def is_active(self, connection: Connection, scope: Scope, session_id: str) -> bool:
-        """Whether something is under way in a session, so that it is not idle."""
+        """Return whether work is in progress in a session, so that it is not idle."""
         return False
 
     async def hide(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Hide what belongs to a session that is deleted."""
+        """Hide the rows of a session that is being deleted."""
 
     async def show(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Show it again, because the session is restored.
+        """Show the rows again, because the session is being restored.
 
         Raises:
-            AlreadyExists: something else has taken its name.
+            AlreadyExists: their name was taken in the meantime.
         """
 
     async def purge(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Remove what belongs to a session that is purged. It has been hidden before."""
+        """Remove the rows of a session that is being purged. They have been hidden before."""

@@ -1,4 +1,4 @@
-"""What every store is made of: a scope, an engine, and methods that each run as one call of that engine.
+"""The base of all stores: a scope, an engine, and methods that each run as one call of that engine.
 
 A method is written once::
 
@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from ..engines.offload import Heavy
 from ..engines.protocol import Connection, Engine
 from . import actor_context
-from .actor_context import Acting
+from .actor_context import ActorContext
 from .scope import Scope
 
 P = ParamSpec("P")
@@ -30,19 +30,19 @@ AnyStore = TypeVar("AnyStore", bound="Store")
 AnyTenantStore = TypeVar("AnyTenantStore", bound="TenantStore")
 Composed = TypeVar("Composed", bound=Callable[..., Coroutine[Any, Any, Any]])
 Method = Callable[Concatenate[AnyStore, Connection, P], Coroutine[Any, Any, T]]
-ActingMethod = Callable[Concatenate[AnyTenantStore, Connection, Acting, P], Coroutine[Any, Any, T]]
+ActorMethod = Callable[Concatenate[AnyTenantStore, Connection, ActorContext, P], Coroutine[Any, Any, T]]
 PublicMethod = Callable[Concatenate[AnyStore, P], Coroutine[Any, Any, T]]
 
 
 class Store:
-    """Something that runs its methods as calls of an engine."""
+    """An object whose methods run as calls of an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
 
 class TenantStore(Store):
-    """One kind of thing in one tenant. Every store is one, except the few that keep what is above all tenants."""
+    """A store of one tenant's data. Every store is one, except the few whose data is outside of tenants."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         super().__init__(engine)
@@ -50,7 +50,7 @@ class TenantStore(Store):
 
 
 def reads(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
-    """A method that only reads."""
+    """Decorate a method that only reads."""
 
     @wraps(method)
     def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -60,7 +60,7 @@ def reads(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
 
 
 def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
-    """A method that is one transaction: durable when it returns, without a trace when it raises."""
+    """Decorate a method that is one transaction: durable when it returns, without any effect when it raises."""
 
     @wraps(method)
     def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -70,7 +70,7 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
 
 
 def writes_heavily(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
-    """``writes``, for a method whose statements may take long: under asyncio it runs in a thread, whatever the disk is like."""
+    """``writes`` for a method whose statements may take long: under asyncio it runs in a thread, whatever the disk is like."""
 
     @wraps(method)
     def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -80,21 +80,21 @@ def writes_heavily(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, 
 
 
 def only_reads(method: Composed) -> Composed:
-    """Says of a method that makes several calls, or does something beside its call, that all of them only read."""
+    """Mark a method that makes several calls, or does more than its call, and only reads in all of them."""
     method.only_reads = True  # type: ignore[attr-defined]
     return method
 
 
 def in_steps(method: Composed) -> Composed:
-    """Says of a method that it is many transactions on purpose: each is whole, and what was broken off is gone on with."""
+    """Mark a method that consists of several transactions: each is complete, and another call resumes after an interruption."""
     method.in_steps = True  # type: ignore[attr-defined]
     return method
 
 
-def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[AnyTenantStore, P, T]:
-    """``writes``, for a method that is also told who acts, and fills in with it what the caller left out.
+def writes_with_actor(method: ActorMethod[AnyTenantStore, P, T]) -> PublicMethod[AnyTenantStore, P, T]:
+    """``writes`` for a method that also receives the actor context, for the arguments that the caller left out.
 
-    It is looked up where the call is made: the method itself may run in a thread that writes for somebody else as well.
+    The context is read in the caller's thread: the method itself may run in a thread that also writes for other callers.
     """
 
     @wraps(method)
@@ -106,8 +106,8 @@ def writes_acting(method: ActingMethod[AnyTenantStore, P, T]) -> PublicMethod[An
 
 
 def _public(call: PublicMethod[AnyStore, P, T], method: Callable[..., Any]) -> PublicMethod[AnyStore, P, T]:
-    """Show the signature callers use: without the connection and without who acts."""
-    whole = inspect.signature(method)
-    parameters = [each for each in whole.parameters.values() if each.name not in ("connection", "acting")]
-    call.__signature__ = whole.replace(parameters=parameters)  # type: ignore[attr-defined]
+    """Set the signature that callers see: without the connection and the actor context."""
+    signature = inspect.signature(method)
+    parameters = [p for p in signature.parameters.values() if p.name not in ("connection", "acting")]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call

@@ -1,7 +1,7 @@
-"""A table with a row type: what the shapes of stores (grants, overlays, transitions, logs, tokens) have in common.
+"""Tables with a row type: the common part of the patterns grants, overlays, transitions, logs and tokens.
 
-A shape writes its statements once, as a template in the form of a ``.sql`` file (``core/queries.py``); a store declares the table
-and its row type. The statements of a table can be listed (``by_name``), so that the checks that walk all queries see them.
+A pattern defines its statements once, as a template in the form of a ``.sql`` file (``core/queries.py``); a store declares the
+table and its row type. ``by_name`` lists the statements of a table, so that the checks of all queries include them.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from ..engines.protocol import Connection, Row
 from ..errors import InvalidInput, NotFound
 from ..ids import parse as parse_id
 from ..limits import Limits
-from .filters import Filter, Filterable, listed
+from .filters import Filter, FilterColumns, filter_list
 from .paging import Page, page, rows_to_read
 from .queries import Query, parse
 from .records.fields import fields_of
-from .records.values import after, cursor_of, stored, with_article
+from .records.values import cursor_of, cursor_params, encode_value, with_article
 from .rows import mapper
 from .scope import Scope
 
 R = TypeVar("R", bound=Struct)
 
 
-class Table(Generic[R]):
-    """The statements of one shape for one table.
+class TypedTable(Generic[R]):
+    """The statements of one pattern for one table.
 
     Args:
         name: the table; its first column is ``tenant_id``.
         row: the row type; its fields are columns. Text and JSON fields are annotated with their limit, see
             ``core/records/fields.py``.
-        noun: what error messages call a row.
-        condition: SQL that a row must also meet to be seen, such as that its session is live. It calls the table by its name,
-            and compares the ``tenant_id`` of every other table with ``:tenant_id``.
+        noun: the name of a row in error messages.
+        condition: SQL that a row must also meet to be visible, for example that its session is live. It qualifies its
+            columns with the table's name, and compares the ``tenant_id`` of every other table with ``:tenant_id``.
     """
 
     template: ClassVar[str]
@@ -58,49 +58,55 @@ class Table(Generic[R]):
         return parse(self.template.format_map(self.parts), self.row)
 
     @cached_property
-    def filters(self) -> Filterable:
-        """What can be filtered: every field that is not JSON, and the keys of the first JSON field."""
+    def filters(self) -> FilterColumns:
+        """The columns that filters may use: every field that is not JSON, and the keys of the first JSON field."""
         kinds = {"plain": "text"}
         fields = self.fields.values()
-        plain = {each.name: (each.column, kinds.get(each.kind, each.kind)) for each in fields if each.kind != "json"}
-        return Filterable(plain, metadata=next((each.column for each in fields if each.kind == "json"), None))
+        plain = {
+            field.name: (field.column, kinds.get(field.kind, field.kind)) for field in fields if field.kind != "json"
+        }
+        metadata = next((field.column for field in fields if field.kind == "json"), None)
+        return FilterColumns(plain, metadata=metadata)
 
     def column(self, field: str) -> str:
-        """The column of a field."""
+        """Return the column of a field."""
         return self.fields[field].column
 
     def parameter(self, field: str) -> str:
-        """The name under which a field's value is bound; times are bound by a name that ends in ``_at``."""
+        """Return the parameter that a field's value is bound to; parameters of times end in ``_at``."""
         column = self.column(field)
         return f"{column}_at" if self.fields[field].kind == "time" and not column.endswith("_at") else column
 
     def params(self, values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-        """Checked values of fields, as parameters in the form that is stored.
+        """Check values of fields and return them as parameters in their stored form.
 
         Raises:
-            InvalidInput: a value is not of its field's type, or there is no such field.
+            InvalidInput: a value is not of its field's type, or a field does not exist.
             LimitExceeded: a value is too large.
         """
         unknown = [field for field in values if field not in self.fields]
         if unknown:
-            has = ", ".join(self.fields)
-            raise InvalidInput(f"{with_article(self.noun)} has no field {', '.join(unknown)}; it has {has}")
+            raise InvalidInput(
+                f"{with_article(self.noun)} has no field {', '.join(unknown)}; its fields: {', '.join(self.fields)}",
+                field=unknown[0],
+            )
         return {
-            self.parameter(name): stored(self.fields[name], value, limits, self.noun) for name, value in values.items()
+            self.parameter(name): encode_value(self.fields[name], value, limits, self.noun)
+            for name, value in values.items()
         }
 
     def rows(self, connection: Connection, rows: Sequence[Row]) -> list[R]:
-        """Rows of the database as objects."""
+        """Return rows of the database as objects."""
         return mapper(self.row, connection.dialect)(rows)
 
     async def one(self, connection: Connection, query: str, params: Mapping[str, Any]) -> R | None:
-        """The first row of a statement, or ``None``."""
+        """Return the first row of a statement, or ``None``."""
         row = await self.by_name[query].one(connection, params)
         return None if row is None else self.rows(connection, [row])[0]
 
     def missing(self, key: object) -> NotFound:
-        """The error for a row that does not exist."""
-        return NotFound(f"there is no {self.noun} {key} here")
+        """Return the error for a row that does not exist."""
+        return NotFound(f"{self.noun} {key} does not exist", noun=self.noun, key=str(key))
 
     def where(
         self,
@@ -110,44 +116,44 @@ class Table(Generic[R]):
         connection: Connection,
         scope: Scope,
     ) -> str:
-        """SQL for equality with the values that are not ``None``, and for the caller's filters.
+        """Return SQL for equality with the values that are not ``None``, and for the caller's filters.
 
         Raises:
             InvalidFilter: a filter is not part of the language.
         """
         exact = [Filter("eq", value, column=field) for field, value in equal.items() if value is not None]
-        return self.filters.compile([*exact, *listed(where)], params, connection.dialect, scope.limits)
+        return self.filters.compile([*exact, *filter_list(where)], params, connection.dialect, scope.limits)
 
     def after(self, cursor: str | None, order: Sequence[str], params: dict[str, Any], sign: str = ">") -> str:
-        """SQL that starts a page after a cursor, in a list sorted by these fields; ``<`` for a list in descending order.
+        """Return SQL that starts a page after a cursor, in a list sorted by these fields; ``sign`` is ``<`` for descending order.
 
         Raises:
-            InvalidFilter: the cursor is not one of this list.
+            InvalidFilter: the cursor belongs to another list.
         """
         if cursor is None:
             return ""
-        params |= after(cursor, self.name, [self.fields[field] for field in order])
+        params |= cursor_params(cursor, self.name, [self.fields[field] for field in order])
         columns = [self.column(field) for field in order]
         return f"\n  AND ({', '.join(columns)}) {sign} ({', '.join(f':after_{column}' for column in columns)})"
 
     def page(self, rows: Sequence[R], limit: int | None, limits: Limits, order: Sequence[str]) -> Page[R]:
-        """A page of rows that were read with ``rows_to_read``, with the cursor of the next one.
+        """Return a page of the rows read with ``rows_to_read``, with the cursor of the next page.
 
         Raises:
-            LimitExceeded: there is no ``limit``, and there are more than ``list_rows``.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         fields = [self.fields[field] for field in order]
         return page(rows, limit, limits, self.nouns, lambda row: cursor_of(self.name, fields, row))
 
 
-class ListTable(Table[R]):
+class ListTable(TypedTable[R]):
     """A table whose rows are read by id, listed in one order, filtered and counted.
 
     Args:
-        order: the fields that a list is sorted by, the last one unique.
-        descending: whether it is sorted downwards.
-        indexes: for SQLite, which keeps no statistics: the index to use when a field is filtered by equality, in order of
-            preference; the one under ``""`` is used otherwise.
+        order: the fields that a list is sorted by; the last one is unique.
+        descending: whether the order is descending.
+        indexes: for SQLite, which has no statistics: the index to use when a field is filtered by equality, in order of
+            preference; the index under ``""`` is used otherwise.
     """
 
     template = """
@@ -182,10 +188,10 @@ WHERE tenant_id = :tenant_id{visible}/*where*/;
         self.parts["order"] = ", ".join(f"{self.column(field)}{' DESC' if descending else ''}" for field in order)
 
     async def get(self, connection: Connection, scope: Scope, id: str) -> R:
-        """The row with this id.
+        """Return the row with this id.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         row = await self.one(connection, "get", scope.params(id=parse_id(id, f"{self.noun} id")))
         if row is None:
@@ -202,10 +208,10 @@ WHERE tenant_id = :tenant_id{visible}/*where*/;
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """Rows with these values in these fields; ``None`` means any. With ``limit``, a page.
+        """Return rows with these values in these fields; ``None`` means any value. With ``limit``, a page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidFilter: a filter or the cursor is not valid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         params = scope.params(limit=rows_to_read(limit, scope.limits))
@@ -217,10 +223,10 @@ WHERE tenant_id = :tenant_id{visible}/*where*/;
     async def count(
         self, connection: Connection, scope: Scope, equal: Mapping[str, Any], *, where: Sequence[Filter] = ()
     ) -> int:
-        """The number of rows that ``list`` would return without a limit.
+        """Return the number of rows that ``list`` would return without a limit.
 
         Raises:
-            InvalidFilter: a filter is not understood.
+            InvalidFilter: a filter is not valid.
         """
         params = scope.params()
         clause = self.where(equal, where, params, connection, scope)
@@ -228,5 +234,5 @@ WHERE tenant_id = :tenant_id{visible}/*where*/;
         return int(rows[0][0])
 
     def _index(self, equal: Mapping[str, Any]) -> str:
-        used = (index for field, index in self._indexes.items() if equal.get(field) is not None)
-        return next(used, self._indexes.get("", ""))
+        usable = (index for field, index in self._indexes.items() if equal.get(field) is not None)
+        return next(usable, self._indexes.get("", ""))

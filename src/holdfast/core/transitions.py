@@ -1,13 +1,13 @@
-"""State machines: a table whose rows move between states by named moves, and only by those.
+"""State machines: a table whose rows change state only by named moves.
 
-Every move is one compare-and-set statement: it names the states it may start from, so of two callers that try the same move one
+Every move is one compare-and-set statement that names the states it may start from, so of two callers that try the same move one
 succeeds and the other gets ``Conflict``. A machine with a ``Lease`` also has work that one holder does at a time:
 
-* ``claim`` takes the oldest row that is ready, or whose lease has expired, counts an attempt and raises the row's *epoch*. Every
-  move sets the attempts to 0, so only claims in a row that came to nothing count.
-* The holder gives its epoch with every move. Once another claim has raised it, the old holder gets ``Fenced``, whatever its
+* ``claim`` takes the oldest row that is ready or whose lease has expired, counts an attempt and raises the row's *epoch*. Every
+  move resets the attempts to 0, so only consecutive claims without a result count.
+* The holder passes its epoch with every move. Once another claim has raised it, the old holder gets ``Fenced``, whatever its
   clock says; clocks only decide when a lease has expired.
-* ``recover`` puts rows with an expired lease back, or, after ``max_attempts`` claims, into the failed state.
+* ``recover`` makes rows with an expired lease ready again or, after ``max_attempts`` claims, moves them into the failed state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .filters import Filter
 from .queries import Query, parse
 from .scope import Scope
 from .store import TenantStore, writes
-from .tables import R, Table
+from .tables import R, TypedTable
 
 _MS_US = MICROSECONDS // 1_000
 
@@ -35,8 +35,8 @@ _MS_US = MICROSECONDS // 1_000
 class Move(Struct, frozen=True):
     """One move: the state it leads to from each state it may start from, and the fields it sets.
 
-    A move ``by_holder`` needs the epoch of the claim. Any other move out of the held state raises the epoch, so that the holder
-    is fenced off.
+    A move ``by_holder`` requires the epoch of the claim. Any other move out of the held state raises the epoch, which fences the
+    holder off.
     """
 
     states: Mapping[str, str]
@@ -48,7 +48,7 @@ class Lease(Struct, frozen=True):
     """The states of work that one holder does at a time.
 
     The row type has the fields ``holder`` (text), ``lease_until`` (time or ``None``), ``epoch`` and ``attempts`` (numbers). With
-    ``due``, a row can be claimed from the time in that field on, and rows without a time cannot be claimed.
+    ``due``, a row can be claimed from the time in that field on, and a row without a time cannot be claimed.
     """
 
     ready: str
@@ -58,8 +58,8 @@ class Lease(Struct, frozen=True):
     due: str | None = None
 
 
-class TransitionTable(Table[R]):
-    """One table whose rows move between states. Its primary key is ``(tenant_id, id)``; its state is in the field ``status``."""
+class TransitionTable(TypedTable[R]):
+    """One table whose rows change state. Its primary key is ``(tenant_id, id)``; the state is in the field ``status``."""
 
     template = """
 -- name: get
@@ -119,13 +119,13 @@ RETURNING {returned};
 
     @cached_property
     def by_name(self) -> dict[str, Query]:
-        """All statements of this table, one for each move among them."""
+        """All statements of this table, including one for each move."""
         source = self.template + (self._LEASE if self.lease else "")
         text = source.format_map(self.parts) + "".join(self._move(name, move) for name, move in self.moves.items())
         return parse(text, self.row)
 
     def _move(self, name: str, move: Move) -> str:
-        """The statement of a move; see ``Move`` for what it checks."""
+        """Return the statement of a move; see ``Move`` for what it checks."""
         steps = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in move.states.items())
         sets = [f"status = CASE status {steps} END", *(f"{self.column(f)} = :{self.parameter(f)}" for f in move.sets)]
         sets += ["updated_at = :now_at"] if "updated_at" in self.fields else []
@@ -152,22 +152,22 @@ RETURNING {returned};
         epoch: int | None = None,
         values: Mapping[str, Any] | None = None,
     ) -> R:
-        """Make a move, and set the fields that it sets; one that is not given becomes ``None``.
+        """Make a move and set its fields; a field without a value becomes ``None``.
 
         Raises:
-            NotFound: there is no such row.
-            Conflict: the row is in a state that the move does not start from.
+            NotFound: the row does not exist.
+            Conflict: the row is in a state that the move cannot start from.
             Fenced: another claim has taken the row since.
-            InvalidInput: there is no such move, or a value is not acceptable.
+            InvalidInput: the move does not exist, or a value is not valid.
         """
         move = self.moves.get(name)
         if move is None:
-            raise InvalidInput(f"there is no move {name!r} of a {self.noun}; there are {', '.join(self.moves)}")
+            raise InvalidInput(f"a {self.noun} has no move {name!r}; moves: {', '.join(self.moves)}", field="name")
         self._check_epoch(name, move, epoch)
-        given = {**dict.fromkeys(move.sets), **(values or {})}
-        if unknown := given.keys() - {*move.sets}:
-            raise InvalidInput(f"{name} does not set {', '.join(sorted(unknown))} of a {self.noun}")
-        params = scope.params(**self.params({"id": id, **given}, scope.limits))
+        fields = {**dict.fromkeys(move.sets), **(values or {})}
+        if unknown := fields.keys() - {*move.sets}:
+            raise InvalidInput(f"{name} does not set {', '.join(sorted(unknown))} of a {self.noun}", field="values")
+        params = scope.params(**self.params({"id": id, **fields}, scope.limits))
         params |= {"epoch": epoch, "now_at": scope.clock.now_us()}
         row = await self.one(connection, f"move_{name}", params)
         if row is None:
@@ -185,10 +185,10 @@ RETURNING {returned};
         equal: Mapping[str, Any] | None = None,
         where: Sequence[Filter] = (),
     ) -> R | None:
-        """Take the oldest row that is ready or whose lease has expired, for ``ttl_ms``; ``None`` if there is none.
+        """Take the oldest row that is ready or whose lease has expired, for ``ttl_ms``; return ``None`` if there is none to take.
 
         Raises:
-            InvalidInput: the holder, the time or a filter is not acceptable.
+            InvalidInput: the holder, the time or a filter is not valid.
         """
         now, until = self._until(scope, ttl_ms)
         params = scope.params(holder=scopes.name(holder, "holder", scope.limits), now_at=now, lease_until_at=until)
@@ -197,10 +197,10 @@ RETURNING {returned};
         return self.rows(connection, rows)[0] if rows else None
 
     async def renew(self, connection: Connection, scope: Scope, id: str, *, epoch: int, ttl_ms: int) -> R:
-        """Hold a row for ``ttl_ms`` from now on.
+        """Extend the lease of a row to ``ttl_ms`` from now.
 
         Raises:
-            NotFound: there is no such row.
+            NotFound: the row does not exist.
             Conflict: the row is not held.
             Fenced: another claim has taken the row since.
         """
@@ -214,9 +214,9 @@ RETURNING {returned};
         return row
 
     async def recover(self, connection: Connection, scope: Scope, *, limit: int | None = None) -> list[R]:
-        """End leases that have expired, ``batch_rows`` at most: rows become ready again, or failed after ``max_attempts`` claims.
+        """End expired leases, at most ``batch_rows``: rows become ready again, or failed after ``max_attempts`` claims.
 
-        The rows, as they are now. Call it until there are none.
+        Returns the changed rows. Call it until it returns none.
         """
         params = scope.params(now_at=scope.clock.now_us(), limit=limit or scope.limits.batch_rows)
         return self.rows(connection, await self.by_name["recover"].all(connection, params))
@@ -224,13 +224,13 @@ RETURNING {returned};
     def _check_epoch(self, name: str, move: Move, epoch: int | None) -> None:
         if move.by_holder == (epoch is None):
             needed = "needs the epoch of the claim" if move.by_holder else "takes no epoch"
-            raise InvalidInput(f"{name} of a {self.noun} {needed}")
+            raise InvalidInput(f"{name} of a {self.noun} {needed}", field="epoch")
         if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch < 2**62):
-            raise InvalidInput(f"epoch must be the whole number that the claim returned, not {epoch!r}")
+            raise InvalidInput(f"epoch must be the whole number that the claim returned, not {epoch!r}", field="epoch")
 
     def _until(self, scope: Scope, ttl_ms: int) -> tuple[int, int]:
         if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool) or ttl_ms < 1:
-            raise InvalidInput(f"ttl_ms must be a whole number from 1 on, not {ttl_ms!r}")
+            raise InvalidInput(f"ttl_ms must be a whole number from 1 on, not {ttl_ms!r}", field="ttl_ms")
         scope.limits.check("lease_ms", ttl_ms, "ttl_ms")
         now = scope.clock.now_us()
         return now, now + ttl_ms * _MS_US
@@ -238,34 +238,32 @@ RETURNING {returned};
     async def _refuse(
         self, connection: Connection, params: Mapping[str, Any], name: str, states: Sequence[str], epoch: int | None
     ) -> None:
-        """Say why a statement has changed nothing."""
+        """Raise the error that explains why a statement changed nothing."""
         row: Any = await self.one(connection, "get", params)
         if row is None:
             raise self.missing(params["id"])
         if epoch is not None and epoch != row.epoch:
-            raise Fenced(
-                f"the {self.noun} {row.id} is at epoch {row.epoch} and {row.status}; epoch {epoch} cannot {name} it"
-            )
-        raise Conflict(f"the {self.noun} {row.id} is {row.status}; {name} needs {' or '.join(states)}")
+            raise Fenced(f"{self.noun} {row.id} is {row.status} at epoch {row.epoch}; epoch {epoch} cannot {name} it")
+        raise Conflict(f"{self.noun} {row.id} is {row.status}; {name} requires {' or '.join(states)}")
 
 
 class AsyncTransitions(TenantStore, Generic[R]):
-    """A leased state machine as a store: subclasses name the table, and give each move a method that says what it means."""
+    """Base of stores of leased work; a subclass sets the table and adds a method with a domain name for each move."""
 
     transitions: ClassVar[TransitionTable[Any]]
 
     @writes
     async def claim(self, connection: Connection, holder: str, *, ttl_ms: int = 60_000) -> R | None:
-        """Take the oldest row that is ready or whose lease has expired; ``None`` if there is none."""
+        """Take the oldest row that is ready or whose lease has expired; return ``None`` if there is none to take."""
         row: R | None = await self.transitions.claim(connection, self._scope, holder, ttl_ms=ttl_ms)
         return row
 
     @writes
     async def renew(self, connection: Connection, id: str, *, epoch: int, ttl_ms: int = 60_000) -> R:
-        """Hold a row for longer.
+        """Extend the lease of a row.
 
         Raises:
-            NotFound: there is no such row.
+            NotFound: the row does not exist.
             Conflict: the row is not held.
             Fenced: another claim has taken the row since.
         """
@@ -274,7 +272,7 @@ class AsyncTransitions(TenantStore, Generic[R]):
 
     @writes
     async def recover(self, connection: Connection) -> Sequence[R]:
-        """End leases that have expired, ``batch_rows`` at most; the rows, as they are now."""
+        """End expired leases, at most ``batch_rows``; return the changed rows."""
         return await self.transitions.recover(connection, self._scope)
 
     @writes
@@ -290,8 +288,8 @@ class AsyncTransitions(TenantStore, Generic[R]):
         """Make a move.
 
         Raises:
-            NotFound: there is no such row.
-            Conflict: the row is in a state that the move does not start from.
+            NotFound: the row does not exist.
+            Conflict: the row is in a state that the move cannot start from.
             Fenced: another claim has taken the row since.
         """
         row: R = await self.transitions.move(connection, self._scope, id, name, epoch=epoch, values=values)
@@ -299,7 +297,7 @@ class AsyncTransitions(TenantStore, Generic[R]):
 
 
 class Transitions(Blocking[AsyncTransitions[R]], Generic[R]):
-    """A leased state machine as a store, for synchronous programs."""
+    """Base of stores of leased work, for synchronous programs."""
 
     claim = blocking(AsyncTransitions[R].claim)
     renew = blocking(AsyncTransitions[R].renew)

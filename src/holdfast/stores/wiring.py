@@ -1,4 +1,4 @@
-"""Which parts of the stores follow a session; see ``core/session_dependents.py``."""
+"""The parts of the stores whose rows follow a session; see ``core/session_dependents.py``."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from .memory.session_dependents import MemoriesOfSession
 from .workspace.retention_rules import Holds
 
 SESSION_DEPENDENTS = (Holds(), ExecutionOfSession(), MemoriesOfSession())
-"""In the order in which they are asked."""
+"""In the order in which they are called."""

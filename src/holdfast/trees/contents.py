@@ -183,7 +183,7 @@ class Packer:
         job = self._jobs.popleft()
         packed = job.packed if isinstance(job.packed, Packed) else job.packed.result()
         job.tell(packed.digest)
-        if not packed.is_elsewhere and packed.digest not in self._given:
+        if not packed.is_in_pack and packed.digest not in self._given:
             self._given.add(packed.digest)
             self._ready.append(packed)
             self._ready_bytes += packed.length

@@ -1,4 +1,4 @@
-"""Push configurations: a user's own, for one task. ``records.py`` has what they share with other records."""
+"""Push configurations: per user and task. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.cases.world import World
 async def push_configurations_are_stored_for_a_task_and_cleared(world: World) -> None:
     configs = world.tenant().a2a_push_configs
     made = await configs.upsert(NewA2APushConfig("t", {"url": "https://example.test", "token": None}))
-    assert (made.id, made.task_id, made.user) == ("t", "t", ""), "without an id, it is the task's"
+    assert (made.id, made.task_id, made.user) == ("t", "t", ""), "without an id, it gets the id of the task"
     world.clock.advance(1)
     other = await configs.upsert(NewA2APushConfig("t", {}, id="o"))
     again = await configs.upsert(NewA2APushConfig("t", {"url": "changed"}))

@@ -1,11 +1,11 @@
-"""Acting: who it is said once around a piece of work, and filled in where something is made."""
+"""ActorContext: who it is said once around a piece of work, and filled in where something is made."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from holdfast.core.actor_context import Acting
+from holdfast.core.actor_context import ActorContext
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.messages import NewMessage
@@ -19,9 +19,9 @@ from tests.contract.cases.world import World, raises, uuid_of
 async def a_session_is_made_for_whoever_acts(world: World) -> None:
     acme = world.tenant()
     with acme.acting(user="ada", agent="helper"):
-        made = await acme.sessions.create(key="k")
+        created = await acme.sessions.create(key="k")
         other = await acme.sessions.upsert("l")
-    assert (made.user, made.agent) == ("ada", "helper")
+    assert (created.user, created.agent) == ("ada", "helper")
     assert (other.user, other.agent) == ("ada", "helper")
     outside = await acme.sessions.create(key="k")
     assert (outside.user, outside.agent) == ("", "")
@@ -32,10 +32,10 @@ async def a_session_is_made_for_whoever_acts(world: World) -> None:
 async def what_is_said_at_the_call_counts_more(world: World) -> None:
     acme = world.tenant()
     with acme.acting(user="ada", agent="helper"):
-        made = await acme.sessions.create(user="bob")
-        assert (made.user, made.agent) == ("bob", "helper")
-        made = await acme.sessions.upsert("k", agent="other")
-        assert (made.user, made.agent) == ("ada", "other")
+        created = await acme.sessions.create(user="bob")
+        assert (created.user, created.agent) == ("bob", "helper")
+        created = await acme.sessions.upsert("k", agent="other")
+        assert (created.user, created.agent) == ("ada", "other")
         with raises(InvalidInput):
             await acme.sessions.create(user="")
         with raises(InvalidInput):
@@ -71,7 +71,7 @@ async def nothing_is_looked_up_or_filtered_by_who_acts(world: World) -> None:
     theirs = await acme.sessions.create(key="l", user="bob", agent="other")
     await acme.messages.append(theirs.id, role="user", content="x")
     with acme.acting(user="ada", agent="helper", sender="ada", channel="telegram"):
-        assert {each.id for each in await acme.sessions.list()} == {mine.id, theirs.id}
+        assert {session.id for session in await acme.sessions.list()} == {mine.id, theirs.id}
         assert await acme.sessions.count() == 2
         assert await acme.sessions.find("l") == await acme.sessions.get(theirs.id)
         assert len(await acme.messages.list(theirs.id)) == 1
@@ -115,12 +115,12 @@ async def feedback_is_of_whoever_acts(world: World) -> None:
 @contract()
 async def a_buffer_is_of_whoever_acts(world: World) -> None:
     acme = world.tenant()
-    there = await acme.sessions.create(key="there", user="ada", agent="first")
+    session = await acme.sessions.create(key="there", user="ada", agent="first")
     with acme.acting(user="ada", agent="helper"):
         fresh = await acme.sessions.buffered("new")
         assert (fresh.user, fresh.agent) == ("ada", "helper")
         old = await acme.sessions.buffered("there")
-        assert (old.id, old.agent) == (there.id, "first")
+        assert (old.id, old.agent) == (session.id, "first")
         assert (await acme.sessions.buffered("given", user="bob", agent="other")).agent == "other"
     await fresh.save()
     assert (await acme.sessions.get(fresh.id)).agent == "helper"
@@ -131,36 +131,36 @@ async def a_buffer_is_of_whoever_acts(world: World) -> None:
 @contract()
 async def blocks_nest_and_the_inner_one_replaces_only_what_it_names(world: World) -> None:
     acme = world.tenant()
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     with acme.acting(user="ada", agent="helper", agent_type="open", channel="telegram", chat="-100", peer_kind="group"):
         outer = acme.acting_now()
         with acme.acting(agent="other", sender="7") as inner:
             assert inner == acme.acting_now()
             assert (inner.user, inner.agent, inner.sender, inner.channel) == ("ada", "other", "7", "telegram")
             assert (inner.agent_type, inner.chat, inner.peer_kind) == ("open", "-100", "group")
-            made = await acme.sessions.create()
+            created = await acme.sessions.create()
             with acme.acting():
                 assert acme.acting_now() == inner
         assert acme.acting_now() == outer
         assert (outer.agent, outer.sender) == ("helper", None)
-        assert (made.user, made.agent) == ("ada", "other")
-    assert acme.acting_now() == Acting()
+        assert (created.user, created.agent) == ("ada", "other")
+    assert acme.acting_now() == ActorContext()
 
 
 @contract()
 async def a_block_can_be_awaited_and_ends_with_an_error_too(world: World) -> None:
     acme = world.tenant()
     async with acme.acting(user="ada") as who:
-        assert who == acme.acting_now() == Acting(user="ada")
+        assert who == acme.acting_now() == ActorContext(user="ada")
         assert (await acme.sessions.create()).user == "ada"
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     with raises(KeyError), acme.acting(user="ada"):
         _stumble()
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     with raises(KeyError):
         async with acme.acting(user="ada"):
             _stumble()
-    assert acme.acting_now() == Acting()
+    assert acme.acting_now() == ActorContext()
     assert (await acme.sessions.create()).user == ""
 
 
@@ -172,17 +172,17 @@ def _stumble() -> None:
 async def acting_belongs_to_one_tenant(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     with acme.acting(user="ada"):
-        assert zenith.acting_now() == Acting()
+        assert zenith.acting_now() == ActorContext()
         assert (await zenith.sessions.create()).user == ""
         assert (await world.tenant("acme").sessions.create()).user == "ada", "another handle of the same tenant"
         with zenith.acting(user="zoe", agent="z"):
             assert (await acme.sessions.create()).user == "ada"
-            assert acme.acting_now() == Acting(user="ada")
+            assert acme.acting_now() == ActorContext(user="ada")
             assert (await zenith.sessions.create()).user == "zoe"
             with acme.acting(agent="a"):
-                assert acme.acting_now() == Acting(user="ada", agent="a")
-                assert zenith.acting_now() == Acting(user="zoe", agent="z")
-        assert zenith.acting_now() == Acting()
+                assert acme.acting_now() == ActorContext(user="ada", agent="a")
+                assert zenith.acting_now() == ActorContext(user="zoe", agent="z")
+        assert zenith.acting_now() == ActorContext()
 
 
 @contract(limits=Limits(name_bytes=10))
@@ -202,25 +202,25 @@ async def who_acts_has_a_name(world: World) -> None:
                 acme.acting(**{name: value})
     hostile = "\x00\ud800'"
     with acme.acting(user=hostile, agent=hostile):
-        made = await acme.sessions.create()
-    assert (made.user, made.agent) == (hostile, hostile)
+        created = await acme.sessions.create()
+    assert (created.user, created.agent) == (hostile, hostile)
 
 
 async def _as(acme: AsyncTenantHandle, user: str) -> list[Session]:
     """Several sessions, each made inside a block of one's own."""
-    made: list[Session] = []
+    created: list[Session] = []
     for number in range(5):
         with acme.acting(user=user, agent=f"{user} {number}"):
-            made.append(await acme.sessions.create(key=f"{user} {number}"))
-    return made
+            created.append(await acme.sessions.create(key=f"{user} {number}"))
+    return created
 
 
 @contract("concurrency")
 async def those_who_act_at_once_never_see_each_other(world: World) -> None:
     acme = world.tenant()
     users = [f"user {number}" for number in range(16)]
-    done = await world.together(*[partial(_as, acme, user) for user in users])
-    for user, made in zip(users, done, strict=True):
-        assert isinstance(made, list), made
-        assert [(each.user, each.agent) for each in made] == [(user, f"{user} {number}") for number in range(5)]
-    assert acme.acting_now() == Acting()
+    results = await world.together(*[partial(_as, acme, user) for user in users])
+    for user, created in zip(users, results, strict=True):
+        assert isinstance(created, list), created
+        assert [(item.user, item.agent) for item in created] == [(user, f"{user} {number}") for number in range(5)]
+    assert acme.acting_now() == ActorContext()

@@ -17,18 +17,23 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 async def what_was_done_is_noted_once_and_as_it_was_said(world: World) -> None:
     acme = world.tenant()
     details = {"size_bytes": 7, "path": ["a", None]}
-    made = await acme.activity.record(
+    created = await acme.activity.record(
         "checkpoint.deleted", actor="ada", subject_kind="run", subject_id="r1", reason="erasure", details=details
     )
-    assert (made.action, made.actor, made.subject_kind, made.subject_id) == ("checkpoint.deleted", "ada", "run", "r1")
-    assert (made.reason, made.details, made.created_at) == ("erasure", details, from_us(world.clock.now_us()))
-    assert await acme.activity.get(made.id.upper()) == made
+    assert (created.action, created.actor, created.subject_kind, created.subject_id) == (
+        "checkpoint.deleted",
+        "ada",
+        "run",
+        "r1",
+    )
+    assert (created.reason, created.details, created.created_at) == ("erasure", details, from_us(world.clock.now_us()))
+    assert await acme.activity.get(created.id.upper()) == created
     bare = await acme.activity.record("looked")
     assert (bare.actor, bare.subject_kind, bare.subject_id, bare.reason, bare.details) == ("", "", "", "", {})
     with acme.acting(user="grace"):
         assert (await acme.activity.record("looked")).actor == "grace"
-    with raises(NotFound, saying=made.id):
-        await world.tenant("zenith").activity.get(made.id)
+    with raises(NotFound, saying=created.id):
+        await world.tenant("zenith").activity.get(created.id)
     with raises(NotFound):
         await acme.activity.get(uuid_of("nobody"))
     assert await acme.activity.count() == 3
@@ -50,24 +55,24 @@ async def _again_under_the_same_id(world: World) -> None:
 
 async def _every_text(world: World) -> None:
     activity = world.tenant("texts").activity
-    for each in TEXTS:
-        if not each or len(each) > 200:
+    for text in TEXTS:
+        if not text or len(text) > 200:
             continue
-        made = await activity.record(each, actor=each, subject_kind=each, subject_id=each, reason=each)
-        assert (made.action, made.actor, made.subject_kind, made.subject_id, made.reason) == (each,) * 5
-        assert made in await activity.list(actor=each, action=each, subject_kind=each, subject_id=each)
-    made = await activity.record("looked", details=documents())
-    assert same((await activity.get(made.id)).details, documents())
+        created = await activity.record(text, actor=text, subject_kind=text, subject_id=text, reason=text)
+        assert (created.action, created.actor, created.subject_kind, created.subject_id, created.reason) == (text,) * 5
+        assert created in await activity.list(actor=text, action=text, subject_kind=text, subject_id=text)
+    created = await activity.record("looked", details=documents())
+    assert same((await activity.get(created.id)).details, documents())
 
 
 @contract()
 async def the_log_is_listed_newest_first_and_filtered_in_a_closed_language(world: World) -> None:
     activity = world.tenant().activity
-    made = []
+    entries = []
     for number in range(7):
-        made.append(await activity.record("a" if number % 2 else "b", actor="ada", subject_id=str(number)))
+        entries.append(await activity.record("a" if number % 2 else "b", actor="ada", subject_id=str(number)))
         world.clock.advance(number % 3)  # some at the same moment
-    newest = sorted(made, key=lambda each: (each.created_at, each.id), reverse=True)
+    newest = sorted(entries, key=lambda each: (each.created_at, each.id), reverse=True)
     assert await activity.list() == newest
     pages, cursor = [], None
     while True:
@@ -76,7 +81,7 @@ async def the_log_is_listed_newest_first_and_filtered_in_a_closed_language(world
         cursor = page.next
         if cursor is None:
             break
-    assert [len(each) for each in pages] == [3, 3, 1]
+    assert [len(page) for page in pages] == [3, 3, 1]
     assert flat(pages) == newest
     for each in GARBAGE_CURSORS:
         with raises(InvalidFilter):
@@ -103,9 +108,9 @@ async def _filtered(world: World) -> None:
         ({"where": [column("id").is_in([one.id, two.id])]}, [one, two]),
         ({"actor": ""}, []),
     ]
-    for given, expected in cases:
-        assert {each.id for each in await activity.list(**given)} == {each.id for each in expected}, given
-        assert await activity.count(**given) == len(expected), given
+    for arguments, expected in cases:
+        assert {entry.id for entry in await activity.list(**arguments)} == {item.id for item in expected}, arguments
+        assert await activity.count(**arguments) == len(expected), arguments
     for wrong in (column("details").eq(1), column("tenant_id").eq("zenith"), column("action").eq(7)):
         with raises(InvalidFilter):
             await activity.list(where=[wrong])
@@ -123,23 +128,23 @@ async def activity_has_limits(world: World) -> None:
         ("text_bytes = 10", {"reason": "a" * 11}),
         ("metadata_bytes = 20", {"details": {"a": "b" * 20}}),
     ]
-    for saying, given in over:
+    for saying, arguments in over:
         with raises(LimitExceeded, saying=saying):
-            await activity.record("x", **given)
-    with raises(LimitExceeded, saying="name_bytes = 8"):
+            await activity.record("x", **arguments)
+    with raises(LimitExceeded, limit="name_bytes", maximum=8):
         await activity.record("x" * 9)
     wrong: list[tuple[Any, dict[str, Any]]] = [("", {}), (7, {}), ("x", {"actor": 7}), ("x", {"details": []})]
     wrong += [("x", {"details": {1: 2}}), ("x", {"id": "no id"}), ("x", {"reason": None})]
-    for action, given in wrong:
-        if given == {"details": []}:
+    for action, arguments in wrong:
+        if arguments == {"details": []}:
             continue  # nothing is nothing
         with raises(InvalidInput):
-            await activity.record(action, **given)
+            await activity.record(action, **arguments)
     with raises(InvalidText):
         await activity.record("x", details={"a": object()})
     assert await activity.count() == 0
     for _ in range(4):
         await activity.record("x")
-    with raises(LimitExceeded, saying="list_rows = 3"):
+    with raises(LimitExceeded, limit="list_rows", maximum=3):
         await activity.list()
     assert len(await activity.list(limit=3)) == 3

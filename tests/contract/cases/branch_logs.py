@@ -18,11 +18,11 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 @contract()
 async def a_message_that_branches_share_is_one_message(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
-    shared, gone, own = await acme.messages.list(id)
+    shared, removed, own = await acme.messages.list(id)
     await acme.branches.rewind(id, to=2)
     await say(acme, id, "x", tokens=5)
     await acme.messages.update(shared.id, content="A", token_count=10)
-    assert await acme.messages.delete(id, [gone.id]) == 1
+    assert await acme.messages.delete(id, [removed.id]) == 1
     assert await heard(acme, id) == "A x"
     assert (await acme.sessions.get(id)).token_count == 15
     await acme.branches.redo(id)
@@ -90,8 +90,10 @@ async def pages_go_across_the_fork_from_either_end(world: World) -> None:
         assert [*await acme.messages.last(id, count)] == whole[-count:]
     for after in range(10):
         for before in (None, *range(10)):
-            found = await acme.messages.list(id, after=after, before=before)
-            assert found == [each for each in whole if after < each.seq < (before or 100 if before is None else before)]
+            messages = await acme.messages.list(id, after=after, before=before)
+            assert messages == [
+                branch for branch in whole if after < branch.seq < (before or 100 if before is None else before)
+            ]
 
 
 @contract()
@@ -99,7 +101,7 @@ async def filters_see_what_the_branch_shows(world: World) -> None:
     acme, id = await started(world, "a", "bb", "cc")
     await acme.branches.rewind(id, to=2)
     await say(acme, id, "dd", "e")
-    for where, found in (
+    for where, result in (
         ([column("seq").eq(3)], "dd"),
         ([column("seq").ge(2)], "bb dd e"),
         ([column("seq").is_in([1, 3, 9])], "a dd"),
@@ -108,12 +110,12 @@ async def filters_see_what_the_branch_shows(world: World) -> None:
         ([meta("w").eq("cc")], ""),
         ([column("role").eq("assistant")], ""),
     ):
-        assert words(await acme.messages.list(id, where=where)) == found
-        assert words([*await acme.messages.list(id, where=where, newest_first=True)][::-1]) == found
-        assert await acme.messages.count(id, where=where) == len(found.split())
+        assert words(await acme.messages.list(id, where=where)) == result
+        assert words([*await acme.messages.list(id, where=where, newest_first=True)][::-1]) == result
+        assert await acme.messages.count(id, where=where) == len(result.split())
         first = await acme.messages.list(id, where=where, limit=1)
-        assert words(first) == found.partition(" ")[0]
-        assert (first.next is not None) == (" " in found)
+        assert words(first) == result.partition(" ")[0]
+        assert (first.next is not None) == (" " in result)
 
 
 @contract()
@@ -121,9 +123,9 @@ async def a_page_is_found_behind_many_messages_that_were_deleted(world: World) -
     acme, id = await started(world, *[str(number) for number in range(60)])
     await acme.branches.rewind(id, to=40)
     await say(acme, id, *[str(number) for number in range(100, 130)])
-    there = await acme.messages.list(id)
-    await acme.messages.delete(id, [message.id for message in [*there[3:37], *there[45:68]]])
-    left = [*there[:3], *there[37:45], *there[68:]]
+    messages = await acme.messages.list(id)
+    await acme.messages.delete(id, [message.id for message in [*messages[3:37], *messages[45:68]]])
+    left = [*messages[:3], *messages[37:45], *messages[68:]]
     for count in (1, 2, 3, 5, 11, 12, 13, 14):
         assert [*await acme.messages.last(id, count)] == left[-count:]
         assert [*await acme.messages.list(id, limit=count)] == left[:count]
@@ -152,17 +154,17 @@ async def appends_and_switches_at_once_lose_nothing(world: World) -> None:
     for number in range(15):
         calls.append(partial(say, acme, id, f"x{number}", f"y{number}"))
         calls.append(partial(acme.branches.switch, id, number % 3))
-    done = await world.together(*calls)
-    assert not [each for each in done if isinstance(each, Exception)], done
-    made = [each for each in done if isinstance(each, list)]
-    assert all([message.seq for message in pair] == [pair[0].seq, pair[0].seq + 1] for pair in made), "torn apart"
+    results = await world.together(*calls)
+    assert not [result for result in results if isinstance(result, Exception)], results
+    branches = [result for result in results if isinstance(result, list)]
+    assert all([message.seq for message in pair] == [pair[0].seq, pair[0].seq + 1] for pair in branches), "torn apart"
     seen: list[str] = []
     for number in range(3):
         await acme.branches.switch(id, number)
-        there = (await heard(acme, id)).split()
-        assert there[: 2 if number == 0 else 1] == ["a", "b"][: 2 if number == 0 else 1]
-        assert [message.seq for message in await acme.messages.list(id)] == [*range(1, len(there) + 1)]
-        own = there[2 if number == 0 else 1 :]
+        existing = (await heard(acme, id)).split()
+        assert existing[: 2 if number == 0 else 1] == ["a", "b"][: 2 if number == 0 else 1]
+        assert [message.seq for message in await acme.messages.list(id)] == [*range(1, len(existing) + 1)]
+        own = existing[2 if number == 0 else 1 :]
         assert all(own[place + 1] == f"y{word[1:]}" for place, word in enumerate(own) if word[0] == "x"), own
         seen += own
     assert sorted(seen) == sorted(f"{letter}{number}" for number in range(15) for letter in "xy")
@@ -172,13 +174,13 @@ async def appends_and_switches_at_once_lose_nothing(world: World) -> None:
 async def forks_at_once_get_numbers_of_their_own(world: World) -> None:
     acme, id = await started(world, "a", "b")
     calls: list[Any] = [partial(acme.branches.fork, id, at=1), partial(acme.branches.rewind, id, to=1)] * 8
-    done = await world.together(*calls)
-    made = [each for each in done if isinstance(each, Branch)]
-    assert len(made) == 16, done
-    assert sorted(each.number for each in made) == [*range(1, 17)]
-    there = await acme.branches.list(id)
-    assert sorted(there[1:], key=lambda each: each.number) == sorted(made, key=lambda each: each.number)
-    for each in there:
+    results = await world.together(*calls)
+    created = [result for result in results if isinstance(result, Branch)]
+    assert len(created) == 16, results
+    assert sorted(branch.number for branch in created) == [*range(1, 17)]
+    branches = await acme.branches.list(id)
+    assert sorted(branches[1:], key=lambda each: each.number) == sorted(created, key=lambda each: each.number)
+    for each in branches:
         await acme.branches.switch(id, each.number)
         assert await heard(acme, id) == ("a b" if each.number == 0 else "a")
 
@@ -186,16 +188,18 @@ async def forks_at_once_get_numbers_of_their_own(world: World) -> None:
 @contract("concurrency")
 async def counters_follow_whoever_deletes_while_others_switch(world: World) -> None:
     acme, id = await started(world, *[str(number) for number in range(20)])
-    there = await acme.messages.list(id)
+    messages = await acme.messages.list(id)
     await acme.branches.fork(id, at=10)
     calls: list[Any] = []
     for number in range(10):
-        calls.append(partial(acme.messages.delete, id, [there[number].id, there[-1 - number].id]))
+        calls.append(partial(acme.messages.delete, id, [messages[number].id, messages[-1 - number].id]))
         calls.append(partial(acme.branches.switch, id, (number + 1) % 2))
-        calls.append(partial(acme.messages.update, there[number // 2].id, token_count=number))
+        calls.append(partial(acme.messages.update, messages[number // 2].id, token_count=number))
         calls.append(partial(acme.messages.list, id))
-    done = await world.together(*calls)
-    assert not [each for each in done if isinstance(each, Exception) and not isinstance(each, NotFound)], done
+    results = await world.together(*calls)
+    assert not [result for result in results if isinstance(result, Exception) and not isinstance(result, NotFound)], (
+        results
+    )
     await recounted(acme, id)
     for number in (0, 1):
         await acme.branches.switch(id, number)
@@ -212,9 +216,9 @@ async def a_reader_never_sees_a_log_half_switched(world: World) -> None:
     for number in range(12):
         calls.append(partial(acme.branches.switch, id, number % 2))
         calls += [partial(acme.messages.list, id), partial(acme.messages.last, id, 9), partial(acme.messages.count, id)]
-    for each in await world.together(*calls):
-        assert not isinstance(each, Exception), each
-        if isinstance(each, list):
-            assert words(each) in whole
-        elif isinstance(each, int):
-            assert each == 6
+    for result in await world.together(*calls):
+        assert not isinstance(result, Exception), result
+        if isinstance(result, list):
+            assert words(result) in whole
+        elif isinstance(result, int):
+            assert result == 6

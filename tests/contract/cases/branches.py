@@ -34,13 +34,13 @@ def words(messages: Sequence[Message]) -> str:
 
 async def heard(handle: AsyncTenantHandle, session_id: str) -> str:
     """What a session shows, read in every way; its counters agree."""
-    there = await handle.messages.list(session_id)
-    assert [*await handle.messages.list(session_id, newest_first=True)] == there[::-1]
-    assert [*await handle.messages.last(session_id, 1_000)] == there
-    assert len({message.seq for message in there}) == len(there)
-    assert sorted(message.seq for message in there) == [message.seq for message in there]
+    messages = await handle.messages.list(session_id)
+    assert [*await handle.messages.list(session_id, newest_first=True)] == messages[::-1]
+    assert [*await handle.messages.last(session_id, 1_000)] == messages
+    assert len({message.seq for message in messages}) == len(messages)
+    assert sorted(message.seq for message in messages) == [message.seq for message in messages]
     await recounted(handle, session_id)
-    return words(there)
+    return words(messages)
 
 
 async def started(world: World, *said: str) -> tuple[AsyncTenantHandle, str]:
@@ -56,13 +56,13 @@ async def a_fork_shares_what_came_before_and_the_session_goes_on_as_it_was(world
     acme, id = await started(world, "a", "b", "c")
     before = await acme.sessions.get(id)
     world.clock.advance(60)
-    made = await acme.branches.fork(id, at=2, label="other way")
-    assert made == Branch(id, 1, 0, 2, "fork", "other way", from_us(world.clock.now_us()))
+    created = await acme.branches.fork(id, at=2, label="other way")
+    assert created == Branch(id, 1, 0, 2, "fork", "other way", from_us(world.clock.now_us()))
     assert await acme.sessions.get(id) == before
     assert await acme.branches.current(id) == 0
     await say(acme, id, "d")
     assert await heard(acme, id) == "a b c d"
-    assert await acme.branches.switch(id, 1) == made
+    assert await acme.branches.switch(id, 1) == created
     assert await heard(acme, id) == "a b"
     (message,) = await say(acme, id, "C")
     assert message.seq == 3
@@ -77,8 +77,8 @@ async def a_fork_shares_what_came_before_and_the_session_goes_on_as_it_was(world
 @contract()
 async def a_fork_starts_after_the_last_message_unless_it_is_told_where(world: World) -> None:
     acme, id = await started(world, "a", "b")
-    made = await acme.branches.fork(id)
-    assert (made.forked_after, made.parent, made.label) == (2, 0, "")
+    created = await acme.branches.fork(id)
+    assert (created.forked_after, created.parent, created.label) == (2, 0, "")
     beginning = await acme.branches.fork(id, at=0)
     assert (beginning.number, beginning.forked_after) == (2, 0)
     await acme.branches.switch(id, 1)
@@ -92,9 +92,9 @@ async def a_fork_starts_after_the_last_message_unless_it_is_told_where(world: Wo
 @contract()
 async def a_session_without_messages_can_be_forked_too(world: World) -> None:
     acme, id = await started(world)
-    made = await acme.branches.fork(id)
-    assert made.forked_after == 0
-    await acme.branches.switch(id, made.number)
+    created = await acme.branches.fork(id)
+    assert created.forked_after == 0
+    await acme.branches.switch(id, created.number)
     assert await heard(acme, id) == ""
     await say(acme, id, "x")
     await acme.branches.switch(id, 0)
@@ -118,7 +118,7 @@ async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
     assert await heard(acme, id) == "a s"
     await acme.branches.switch(id, 1)
     assert await heard(acme, id) == "a b x y"
-    assert [each.number for each in await acme.branches.list(id)] == [0, 1, 2, 3]
+    assert [branch.number for branch in await acme.branches.list(id)] == [0, 1, 2, 3]
 
 
 @contract()
@@ -133,7 +133,7 @@ async def a_rewind_goes_back_and_redo_comes_back(world: World) -> None:
     redone = await acme.branches.redo(id)
     assert (redone.number, redone.origin) == (0, "start")
     assert await heard(acme, id) == "a b c"
-    with raises(Conflict, saying="no rewind to redo"):
+    with raises(Conflict, saying="cannot redo"):
         await acme.branches.redo(id)
     await acme.branches.switch(id, 1)
     assert await heard(acme, id) == "a x"
@@ -167,13 +167,13 @@ async def branches_are_listed_from_the_first_even_before_there_is_another(world:
     assert await acme.branches.switch(id, 0) == first
     assert await acme.sessions.get(id) == session
     forks = [await acme.branches.fork(id, label=str(number)) for number in range(5)]
-    there = await acme.branches.list(id)
-    assert there == [first, *forks]
-    assert there.next is None
+    branches = await acme.branches.list(id)
+    assert branches == [first, *forks]
+    assert branches.next is None
     pages = [await acme.branches.list(id, limit=4)]
     pages.append(await acme.branches.list(id, limit=4, cursor=pages[0].next))
     assert [len(page) for page in pages] == [4, 2]
-    assert flat(pages) == there
+    assert flat(pages) == branches
     assert pages[1].next is None
     with raises(InvalidFilter):
         await acme.branches.list(id, limit=4, cursor="nonsense")
@@ -189,18 +189,18 @@ async def more_branches_than_a_list_may_hold_are_paged(world: World) -> None:
         await acme.branches.fork(id)
     assert len(await acme.branches.list(id)) == 3
     await acme.branches.fork(id)
-    with raises(LimitExceeded, saying="list_rows"):
+    with raises(LimitExceeded, limit="list_rows"):
         await acme.branches.list(id)
     assert len(await acme.branches.list(id, limit=3)) == 3
-    with raises(LimitExceeded, saying="page_rows"):
+    with raises(LimitExceeded, limit="page_rows"):
         await acme.branches.list(id, limit=4)
 
 
 @contract()
 async def a_branch_starts_after_a_message_that_is_there(world: World) -> None:
     acme, id = await started(world, "a", "b", "c", "d")
-    there = await acme.messages.list(id)
-    await acme.messages.delete(id, [there[1].id])
+    messages = await acme.messages.list(id)
+    await acme.messages.delete(id, [messages[1].id])
     wrong: list[Any] = [5, 2, -1, True, "2", 1.0, 2**40, 2**70]
     for at in wrong:
         with raises(InvalidInput):
@@ -223,9 +223,9 @@ async def a_branch_starts_after_a_message_that_is_there(world: World) -> None:
 async def a_fork_after_the_last_place_does_not_mind_that_its_message_is_gone(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
     await acme.messages.delete(id, [(await acme.messages.list(id))[2].id])
-    for made in (await acme.branches.fork(id), await acme.branches.fork(id, at=3)):
-        assert made.forked_after == 3
-        await acme.branches.switch(id, made.number)
+    for created in (await acme.branches.fork(id), await acme.branches.fork(id, at=3)):
+        assert created.forked_after == 3
+        await acme.branches.switch(id, created.number)
         assert (await say(acme, id, "x"))[0].seq == 4
         assert await heard(acme, id) == "a b x"
         await acme.branches.switch(id, 0)
@@ -236,15 +236,15 @@ async def a_label_is_a_name(world: World) -> None:
     acme, id = await started(world, "a")
     for label in ("x" * 10, "\x00\ud800"):
         assert (await acme.branches.fork(id, label=label)).label == label
-    with raises(LimitExceeded, saying="label"):
+    with raises(LimitExceeded, field="label"):
         await acme.branches.fork(id, label="x" * 11)
-    with raises(LimitExceeded, saying="label"):
+    with raises(LimitExceeded, field="label"):
         await acme.branches.rewind(id, to=0, label="x" * 11)
     wrong: list[Any] = ["", 7]
     for label in wrong:
-        with raises(InvalidInput, saying="label"):
+        with raises(InvalidInput, field="label"):
             await acme.branches.fork(id, label=label)
-    assert [each.label for each in await acme.branches.list(id)] == ["", "x" * 10, "\x00\ud800"]
+    assert [branch.label for branch in await acme.branches.list(id)] == ["", "x" * 10, "\x00\ud800"]
     assert await heard(acme, id) == "a"
 
 
@@ -252,12 +252,12 @@ async def a_label_is_a_name(world: World) -> None:
 async def only_branches_that_are_there_can_be_switched_to(world: World) -> None:
     acme, id = await started(world, "a")
     for number in (1, 7, 2**40, 2**70):
-        with raises(NotFound, saying="has no branch"):
+        with raises(NotFound, noun="branch"):
             await acme.branches.switch(id, number)
     wrong: list[Any] = [-1, "1", True, None, 1.0]
-    for each in wrong:
+    for value in wrong:
         with raises(InvalidInput):
-            await acme.branches.switch(id, each)
+            await acme.branches.switch(id, value)
     await acme.branches.fork(id)
     with raises(NotFound):
         await acme.branches.switch(id, 2)
@@ -318,7 +318,7 @@ async def a_purge_leaves_no_branch(world: World) -> None:
     with raises(NotFound):
         await acme.messages.get(hidden.id)
     await acme.sessions.create(id=id)
-    assert [each.number for each in await acme.branches.list(id)] == [0]
+    assert [branch.number for branch in await acme.branches.list(id)] == [0]
     assert await heard(acme, id) == ""
     assert (await acme.branches.fork(id)).number == 1
 
@@ -343,10 +343,10 @@ async def branches_outlast_many_rewinds(world: World) -> None:
         await say(acme, id, f"q{turn}", "bad")
         await acme.branches.rewind(id, to=2 * turn + 1)
         await say(acme, id, f"a{turn}")
-    said = [f"{letter}{turn}" for turn in range(30) for letter in "qa"]
-    assert await heard(acme, id) == " ".join(said)
-    assert words(await acme.messages.last(id, 7)) == " ".join(said[-7:])
-    assert words(await acme.messages.list(id, after=10, before=20)) == " ".join(said[10:19])
+    output = [f"{letter}{turn}" for turn in range(30) for letter in "qa"]
+    assert await heard(acme, id) == " ".join(output)
+    assert words(await acme.messages.last(id, 7)) == " ".join(output[-7:])
+    assert words(await acme.messages.list(id, after=10, before=20)) == " ".join(output[10:19])
     assert len(await acme.branches.list(id)) == 31
     for _ in range(30):
         await acme.branches.redo(id)
@@ -368,7 +368,7 @@ async def a_fork_lives_and_dies_with_the_callers_transaction(world: World) -> No
     await world.caller.begin()
     acme = world.tenant()
     assert await heard(acme, id) == "a b"
-    assert [each.number for each in await acme.branches.list(id)] == [0]
+    assert [branch.number for branch in await acme.branches.list(id)] == [0]
     await acme.sessions.purge(id)
     await world.caller.commit()
     await world.caller.begin()
@@ -379,10 +379,10 @@ async def branches_are_there_after_reopening(world: World) -> None:
     acme, id = await started(world, "a", "b")
     await acme.branches.rewind(id, to=1, label="again")
     await say(acme, id, "x")
-    there = await acme.branches.list(id)
+    branches = await acme.branches.list(id)
     await world.reopen()
     acme = world.tenant()
-    assert await acme.branches.list(id) == there
+    assert await acme.branches.list(id) == branches
     assert await heard(acme, id) == "a x"
     await acme.branches.redo(id)
     assert await heard(acme, id) == "a b"
@@ -395,4 +395,4 @@ async def a_tenant_goes_with_its_branches(world: World) -> None:
     await world.tenants.delete("acme", cascade=True)
     acme = world.tenant()
     await acme.sessions.create(id=id)
-    assert [each.number for each in await acme.branches.list(id)] == [0]
+    assert [branch.number for branch in await acme.branches.list(id)] == [0]

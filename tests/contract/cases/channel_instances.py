@@ -1,4 +1,4 @@
-"""Channel instances: their credentials are encrypted and merged. ``records.py`` has what they share with other records."""
+"""Channel instances: encrypted and merged credentials. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.cases.world import World
 
 
 @contract()
-async def credentials_are_merged_and_shown_nowhere(world: World) -> None:
+async def credentials_are_merged_and_never_shown(world: World) -> None:
     channels = world.tenant().channel_instances
     made = await channels.create(NewChannelInstance("bot", "telegram", "ada", credentials=Secret({"token": "t0ken"})))
 
@@ -23,7 +23,9 @@ async def credentials_are_merged_and_shown_nowhere(world: World) -> None:
     assert await changed(Secret({"proxy": "p"})) == {"token": "t0ken", "proxy": "p"}
     assert await changed(Secret({"proxy": None})) == {"token": "t0ken", "proxy": None}
     named = await channels.update(made.id, change=ChannelInstanceChange(display_name="Bot"))
-    assert named.credentials == Secret({"token": "t0ken", "proxy": None}), "another change leaves them"
+    assert named.credentials == Secret({"token": "t0ken", "proxy": None}), (
+        "a change of another field keeps the credentials"
+    )
     assert await changed(Secret({})) is None
     assert await changed(Secret({"token": "new"})) == {"token": "new"}
     assert await changed(None) is None

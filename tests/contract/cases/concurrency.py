@@ -19,12 +19,12 @@ async def concurrent_appends_take_places_without_a_gap(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", token_count=2)
-    done = await world.together(*[partial(append, content=str(number)) for number in range(40)])
-    made = [each for each in done if isinstance(each, Message)]
-    assert len(made) == 40, done
-    assert sorted(message.seq for message in made) == [*range(1, 41)]
-    there = {message.id: message for message in await acme.messages.list(session.id)}
-    assert all(there[message.id] == message for message in made)
+    results = await world.together(*[partial(append, content=str(number)) for number in range(40)])
+    created = [result for result in results if isinstance(result, Message)]
+    assert len(created) == 40, results
+    assert sorted(message.seq for message in created) == [*range(1, 41)]
+    existing = {message.id: message for message in await acme.messages.list(session.id)}
+    assert all(existing[message.id] == message for message in created)
     await recounted(acme, session.id)
 
 
@@ -34,12 +34,12 @@ async def concurrent_batches_stay_whole(world: World) -> None:
     session, other = await acme.sessions.create(), await acme.sessions.create()
     batches = [[NewMessage(role="user", content=f"{batch}:{n}") for n in range(5)] for batch in range(8)]
     calls = [partial(acme.messages.append_many, (session, other)[n % 2].id, batch) for n, batch in enumerate(batches)]
-    for done in await world.together(*calls):
-        assert isinstance(done, list), done
-        assert [message.seq for message in done] == [*range(done[0].seq, done[0].seq + 5)]
-    for each in (session, other):
-        assert [message.seq for message in await acme.messages.list(each.id)] == [*range(1, 21)]
-        await recounted(acme, each.id)
+    for result in await world.together(*calls):
+        assert isinstance(result, list), result
+        assert [message.seq for message in result] == [*range(result[0].seq, result[0].seq + 5)]
+    for value in (session, other):
+        assert [message.seq for message in await acme.messages.list(value.id)] == [*range(1, 21)]
+        await recounted(acme, value.id)
 
 
 @contract("concurrency")
@@ -47,13 +47,13 @@ async def one_id_is_appended_once_however_often_it_is_tried(world: World) -> Non
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", id=uuid_of("m"))
-    done = await world.together(*[partial(append, content="same")] * 10)
-    assert isinstance(done[0], Message), done
-    assert all(each == done[0] for each in done), done
+    results = await world.together(*[partial(append, content="same")] * 10)
+    assert isinstance(results[0], Message), results
+    assert all(result == results[0] for result in results), results
     await recounted(acme, session.id)
     append = partial(acme.messages.append, session.id, role="user", id=uuid_of("n"))
-    done = await world.together(*[partial(append, content=str(number)) for number in range(10)])
-    assert Counter(type(each) for each in done) == {Message: 1, Conflict: 9}, done
+    results = await world.together(*[partial(append, content=str(number)) for number in range(10)])
+    assert Counter(type(result) for result in results) == {Message: 1, Conflict: 9}, results
     assert [message.seq for message in await acme.messages.list(session.id)] == [1, 2]
     await recounted(acme, session.id)
 
@@ -62,17 +62,17 @@ async def one_id_is_appended_once_however_often_it_is_tried(world: World) -> Non
 async def one_failure_takes_nobody_with_it(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    gone = await acme.sessions.create()
+    removed = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="there", id=uuid_of("m"))
-    await acme.sessions.delete(gone.id)
+    await acme.sessions.delete(removed.id)
     good = [partial(acme.messages.append, session.id, role="user", content=str(number)) for number in range(9)]
     bad = [
-        partial(acme.messages.append, gone.id, role="user", content="x"),
+        partial(acme.messages.append, removed.id, role="user", content="x"),
         partial(acme.messages.append, session.id, role="user", content="other", id=uuid_of("m")),
         partial(acme.messages.append, uuid_of("nobody"), role="user", content="x"),
     ]
-    done = await world.together(*good[:4], bad[0], *good[4:6], bad[1], *good[6:], bad[2])
-    assert Counter(type(each) for each in done) == {Message: 9, NotFound: 2, Conflict: 1}, done
+    results = await world.together(*good[:4], bad[0], *good[4:6], bad[1], *good[6:], bad[2])
+    assert Counter(type(result) for result in results) == {Message: 9, NotFound: 2, Conflict: 1}, results
     assert [message.seq for message in await acme.messages.list(session.id)] == [*range(1, 11)]
     await recounted(acme, session.id)
 
@@ -80,11 +80,11 @@ async def one_failure_takes_nobody_with_it(world: World) -> None:
 @contract("concurrency")
 async def one_key_is_given_once(world: World) -> None:
     acme = world.tenant()
-    done = await world.together(*[partial(acme.sessions.create, key="k", user="ada")] * 8)
-    assert Counter(type(each) for each in done) == {Session: 1, AlreadyExists: 7}, done
+    results = await world.together(*[partial(acme.sessions.create, key="k", user="ada")] * 8)
+    assert Counter(type(result) for result in results) == {Session: 1, AlreadyExists: 7}, results
     upserted = await world.together(*[partial(acme.sessions.upsert, "u", user="ada")] * 8)
-    assert len({each.id for each in upserted if isinstance(each, Session)}) == 1, upserted
-    assert all(isinstance(each, Session) for each in upserted)
+    assert len({item.id for item in upserted if isinstance(item, Session)}) == 1, upserted
+    assert all(isinstance(item, Session) for item in upserted)
     assert await acme.sessions.count() == 2
 
 
@@ -93,9 +93,9 @@ async def one_compare_and_set_wins(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(metadata={"n": 0})
     update = partial(acme.sessions.update, session.id, expected=session)
-    done = await world.together(*[partial(update, metadata={"n": number}) for number in range(1, 9)])
-    assert Counter(type(each) for each in done) == {Session: 1, Conflict: 7}, done
-    winner = next(each for each in done if isinstance(each, Session))
+    results = await world.together(*[partial(update, metadata={"n": number}) for number in range(1, 9)])
+    assert Counter(type(result) for result in results) == {Session: 1, Conflict: 7}, results
+    winner = next(result for result in results if isinstance(result, Session))
     assert await acme.sessions.get(session.id) == winner
 
 
@@ -105,25 +105,25 @@ async def an_append_comes_before_a_deletion_or_fails(world: World) -> None:
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user")
     appends = [partial(append, content=str(number)) for number in range(12)]
-    done = await world.together(*appends[:6], partial(acme.sessions.delete, session.id), *appends[6:])
-    made = [each for each in done if isinstance(each, Message)]
-    assert all(isinstance(each, (Message, NotFound)) or each is None for each in done), done
+    results = await world.together(*appends[:6], partial(acme.sessions.delete, session.id), *appends[6:])
+    created = [result for result in results if isinstance(result, Message)]
+    assert all(isinstance(result, (Message, NotFound)) or result is None for result in results), results
     restored = await acme.sessions.restore(session.id)
-    assert restored.message_count == len(made)
-    assert [message.seq for message in await acme.messages.list(session.id)] == [*range(1, len(made) + 1)]
+    assert restored.message_count == len(created)
+    assert [message.seq for message in await acme.messages.list(session.id)] == [*range(1, len(created) + 1)]
 
 
 @contract("concurrency")
 async def concurrent_changes_keep_the_counters_right(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append_many(
+    created = await acme.messages.append_many(
         session.id, [NewMessage(role="user", content="x", token_count=10) for _ in range(12)]
     )
     await world.together(
-        *[partial(acme.messages.update, message.id, token_count=number) for number, message in enumerate(made[:6])],
-        *[partial(acme.messages.update, made[0].id, token_count=number) for number in range(4)],
-        *[partial(acme.messages.delete, session.id, [message.id, made[-1].id]) for message in made[6:]],
+        *[partial(acme.messages.update, message.id, token_count=number) for number, message in enumerate(created[:6])],
+        *[partial(acme.messages.update, created[0].id, token_count=number) for number in range(4)],
+        *[partial(acme.messages.delete, session.id, [message.id, created[-1].id]) for message in created[6:]],
         *[partial(acme.messages.append, session.id, role="user", content="y", token_count=3) for _ in range(4)],
     )
     assert await acme.messages.count(session.id) == 10
@@ -139,8 +139,8 @@ async def tenants_do_not_wait_for_or_disturb_each_other(world: World) -> None:
         for handle, session in zip(handles, sessions, strict=True)
         for number in range(5)
     ]
-    done = await world.together(*calls)
-    assert all(isinstance(each, Message) for each in done), done
+    results = await world.together(*calls)
+    assert all(isinstance(result, Message) for result in results), results
     for handle, session in zip(handles, sessions, strict=True):
         texts = {message.content[0]["text"] for message in await handle.messages.list(session.id)}
         assert texts == {handle.name}

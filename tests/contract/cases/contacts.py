@@ -34,36 +34,36 @@ async def people(acme: AsyncTenantHandle, *names: str) -> list[Contact]:
 
 async def groups(acme: AsyncTenantHandle) -> set[frozenset[str]]:
     """Who is the same person, by the ids of the senders."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for contact in await acme.contacts.list():
         if contact.merged_id is not None:
-            found.setdefault(contact.merged_id, set()).add(contact.sender_id)
-    return {frozenset(members) for members in found.values()}
+            results.setdefault(contact.merged_id, set()).add(contact.sender_id)
+    return {frozenset(members) for members in results.values()}
 
 
 async def searched(acme: AsyncTenantHandle, search: str) -> set[str]:
     """The ids of those senders that a search finds, which a count must agree with."""
-    found = await acme.contacts.list(search=search)
-    assert await acme.contacts.count(search=search) == len(found)
-    return {contact.sender_id for contact in found}
+    contacts = await acme.contacts.list(search=search)
+    assert await acme.contacts.count(search=search) == len(contacts)
+    return {contact.sender_id for contact in contacts}
 
 
 @contract()
 async def a_contact_is_made_when_it_is_first_seen(world: World) -> None:
     acme = world.tenant()
-    made = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
-    assert (made.channel_type, made.sender_id, made.merged_id) == ("telegram", "7", None)
-    assert {name: getattr(made, name) for name in GIVEN} == GIVEN
-    assert made.first_seen_at == made.last_seen_at == from_us(world.clock.now_us())
-    assert await acme.contacts.get(made.id) == made
-    assert await acme.contacts.find("telegram", "7") == made
+    created = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
+    assert (created.channel_type, created.sender_id, created.merged_id) == ("telegram", "7", None)
+    assert {name: getattr(created, name) for name in GIVEN} == GIVEN
+    assert created.first_seen_at == created.last_seen_at == from_us(world.clock.now_us())
+    assert await acme.contacts.get(created.id) == created
+    assert await acme.contacts.find("telegram", "7") == created
     plain = await acme.contacts.upsert("discord", "7")
-    assert plain.id != made.id
+    assert plain.id != created.id
     assert {name: getattr(plain, name) for name in GIVEN} == {**dict.fromkeys(GIVEN, ""), "metadata": {}}
     assert await acme.contacts.find("telegram", "8") is None
     assert await world.tenant("zenith").contacts.find("telegram", "7") is None
     with raises(NotFound):
-        await world.tenant("zenith").contacts.get(made.id)
+        await world.tenant("zenith").contacts.get(created.id)
     with raises(NotFound):
         await acme.contacts.get(uuid_of("nobody"))
 
@@ -71,13 +71,13 @@ async def a_contact_is_made_when_it_is_first_seen(world: World) -> None:
 @contract()
 async def what_is_empty_never_replaces_what_is_known(world: World) -> None:
     acme = world.tenant()
-    made = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
+    created = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
     world.clock.advance(60)
     nothing: dict[str, Any] = {**dict.fromkeys(GIVEN, ""), "metadata": {}}
-    for given in ({}, nothing, dict.fromkeys(GIVEN)):
-        again = await acme.contacts.upsert("telegram", "7", **given)
+    for value in ({}, nothing, dict.fromkeys(GIVEN)):
+        again = await acme.contacts.upsert("telegram", "7", **value)
         assert {name: getattr(again, name) for name in GIVEN} == GIVEN
-        assert (again.id, again.first_seen_at) == (made.id, made.first_seen_at)
+        assert (again.id, again.first_seen_at) == (created.id, created.first_seen_at)
         assert again.last_seen_at == from_us(world.clock.now_us())
     assert await searched(acme, "ada") == {"7"}
     changed = await acme.contacts.upsert("telegram", "7", display_name="Augusta", metadata={"n": 1})
@@ -91,12 +91,12 @@ async def what_is_empty_never_replaces_what_is_known(world: World) -> None:
 async def any_text_may_be_part_of_a_contact(world: World) -> None:
     acme = world.tenant()
     for text in TEXTS:
-        made = await acme.contacts.upsert(
+        created = await acme.contacts.upsert(
             text, text, display_name=text, username=text, user=text, peer_kind=text, metadata={text: text}
         )
-        assert (made.channel_type, made.sender_id, made.display_name, made.user) == (text, text, text, text)
-        assert await acme.contacts.find(text, text) == made
-        assert await acme.contacts.list(channel_type=text, peer_kind=text, search=text) == [made]
+        assert (created.channel_type, created.sender_id, created.display_name, created.user) == (text, text, text, text)
+        assert await acme.contacts.find(text, text) == created
+        assert await acme.contacts.list(channel_type=text, peer_kind=text, search=text) == [created]
     assert {*await acme.contacts.get_many(TEXTS)} == {*TEXTS}
 
 
@@ -132,17 +132,17 @@ async def contacts_have_their_limits(world: World) -> None:
         ({"avatar_url": "http:/"}, "url_bytes = 5"),
         ({"metadata": {"k": "x" * 20}}, "metadata_bytes = 20"),
     ]
-    for given, saying in too_much:
+    for arguments, saying in too_much:
         with raises(LimitExceeded, saying=saying):
-            await acme.contacts.upsert("t", "7", **given)
-    with raises(LimitExceeded, saying="batch_rows = 2"):
+            await acme.contacts.upsert("t", "7", **arguments)
+    with raises(LimitExceeded, limit="batch_rows", maximum=2):
         await acme.contacts.get_many(["1", "2", "3"])
     for call in (acme.contacts.merge, acme.contacts.unmerge):
-        with raises(LimitExceeded, saying="batch_rows = 2"):
+        with raises(LimitExceeded, limit="batch_rows", maximum=2):
             await call([uuid_of(n) for n in range(3)])
     for name in "abc":
         await acme.contacts.upsert("t", name)
-    with raises(LimitExceeded, saying="list_rows = 2"):
+    with raises(LimitExceeded, limit="list_rows", maximum=2):
         await acme.contacts.list()
 
 
@@ -158,14 +158,14 @@ async def the_one_seen_last_comes_first_on_every_page(world: World) -> None:
     assert whole[0].sender_id == "2"
     assert whole == sorted(whole, key=lambda each: (each.last_seen_at, each.id), reverse=True)
     filters: list[dict[str, Any]] = [{}, {"search": "N"}, {"channel_type": "telegram"}, {"search": "", "peer_kind": ""}]
-    for given in filters:
-        expected = await acme.contacts.list(**given)
-        assert await acme.contacts.count(**given) == len(expected) > 3
+    for filter_ in filters:
+        expected = await acme.contacts.list(**filter_)
+        assert await acme.contacts.count(**filter_) == len(expected) > 3
         for limit in (1, 2, 3, 8):
-            page = await acme.contacts.list(limit=limit, **given)
+            page = await acme.contacts.list(limit=limit, **filter_)
             pages: list[Any] = [page]
             while page.next is not None:
-                page = await acme.contacts.list(limit=limit, cursor=page.next, **given)
+                page = await acme.contacts.list(limit=limit, cursor=page.next, **filter_)
                 pages.append(page)
             assert flat(pages) == expected
     for cursor in [*GARBAGE_CURSORS, encode_cursor("contacts", "x", "y"), encode_cursor("sessions", 1, uuid_of(1))]:
@@ -186,7 +186,7 @@ async def a_search_finds_beginnings_in_any_case(world: World) -> None:
     assert await searched(acme, "COUNT") == {"U1"}
     assert await searched(acme, "u") == {"U1", "U2"}
     assert await searched(acme, "") == {"U1", "U2", "x", "ada-3"}
-    assert [each.sender_id for each in await acme.contacts.list(search="ADA", peer_kind="group")] == ["ada-3"]
+    assert [contact.sender_id for contact in await acme.contacts.list(search="ADA", peer_kind="group")] == ["ada-3"]
     assert await acme.contacts.count(search="ADA", channel_type="discord") == 0
     assert await searched(world.tenant("zenith"), "a") == set()
     assert await world.tenant("zenith").contacts.list() == []
@@ -238,7 +238,7 @@ async def a_long_name_is_found_by_as_much_as_can_be_searched_for(world: World) -
     assert await searched(acme, most[:-1]) == {"1", "2"}
     assert await searched(acme, "\U0010ffff" * SEARCH_CHARS) == {"3"}
     for call in (acme.contacts.list, acme.contacts.count):
-        with raises(LimitExceeded, saying=f"SEARCH_CHARS = {SEARCH_CHARS}"):
+        with raises(LimitExceeded, limit="SEARCH_CHARS", maximum=SEARCH_CHARS):
             await call(search=most + "x")
 
 
@@ -248,7 +248,7 @@ async def contacts_can_be_filtered_like_everything_else(world: World) -> None:
     await people(acme, "a", "b")
     await acme.contacts.upsert("discord", "c", user="ada", metadata={"vip": True})
     where = [column("user").eq("ada"), meta("vip").eq(True)]
-    assert [each.sender_id for each in await acme.contacts.list(where=where)] == ["c"]
+    assert [contact.sender_id for contact in await acme.contacts.list(where=where)] == ["c"]
     assert await acme.contacts.count(where=[column("channel_type").is_in(["telegram"])], search="B") == 1
     with raises(InvalidFilter):
         await acme.contacts.list(where=[column("search_name").eq("a")])
@@ -260,10 +260,10 @@ async def many_are_looked_up_at_once(world: World) -> None:
     await people(acme, "1", "2", "3")
     world.clock.advance(1)
     newer = await acme.contacts.upsert("discord", "2")
-    found = await acme.contacts.get_many(["2", "1", "nobody", "1"])
-    assert {*found} == {"1", "2"}
-    assert found["2"] == newer, "of several channels, the one where they were seen last"
-    assert found["1"] == await acme.contacts.find("telegram", "1")
+    contacts = await acme.contacts.get_many(["2", "1", "nobody", "1"])
+    assert {*contacts} == {"1", "2"}
+    assert contacts["2"] == newer, "of several channels, the one where they were seen last"
+    assert contacts["1"] == await acme.contacts.find("telegram", "1")
     world.clock.advance(1)
     again = await acme.contacts.upsert("telegram", "2")
     assert (await acme.contacts.get_many(["2"]))["2"] == again
@@ -278,7 +278,7 @@ async def merging_makes_one_person(world: World) -> None:
     merged_id = await acme.contacts.merge([a.id, b.id.upper()])
     assert merged_id is not None
     assert await groups(acme) == {frozenset("ab")}
-    assert {each.sender_id for each in await acme.contacts.list(merged_id=merged_id)} == {"a", "b"}
+    assert {contact.sender_id for contact in await acme.contacts.list(merged_id=merged_id)} == {"a", "b"}
     assert await acme.contacts.count(merged_id=merged_id) == 2
     assert await acme.contacts.merge([b.id, a.id]) == merged_id
     assert await acme.contacts.merge([c.id, b.id]) == merged_id
@@ -291,11 +291,11 @@ async def merging_makes_one_person(world: World) -> None:
 @contract()
 async def merging_joins_whole_groups(world: World) -> None:
     acme = world.tenant()
-    made = {each.sender_id: each.id for each in await people(acme, *"abcdefg")}
-    first = await acme.contacts.merge([made["a"], made["b"], made["c"]])
-    await acme.contacts.merge([made["d"], made["e"]])
+    created = {person.sender_id: person.id for person in await people(acme, *"abcdefg")}
+    first = await acme.contacts.merge([created["a"], created["b"], created["c"]])
+    await acme.contacts.merge([created["d"], created["e"]])
     assert await groups(acme) == {frozenset("abc"), frozenset("de")}
-    assert await acme.contacts.merge([made["e"], made["c"], made["f"]]) == first
+    assert await acme.contacts.merge([created["e"], created["c"], created["f"]]) == first
     assert await groups(acme) == {frozenset("abcdef")}, "nobody is left behind"
 
 
@@ -323,19 +323,19 @@ async def fewer_than_two_are_not_merged(world: World) -> None:
 @contract()
 async def unmerging_takes_exactly_these_out(world: World) -> None:
     acme = world.tenant()
-    made = {each.sender_id: each.id for each in await people(acme, *"abcdefx")}
-    await acme.contacts.merge([made[each] for each in "abcd"])
-    await acme.contacts.merge([made["e"], made["f"]])
-    assert await acme.contacts.unmerge([made["a"], made["x"], uuid_of("nobody"), made["a"]]) == 1
+    created = {person.sender_id: person.id for person in await people(acme, *"abcdefx")}
+    await acme.contacts.merge([created[letter] for letter in "abcd"])
+    await acme.contacts.merge([created["e"], created["f"]])
+    assert await acme.contacts.unmerge([created["a"], created["x"], uuid_of("nobody"), created["a"]]) == 1
     assert await groups(acme) == {frozenset("bcd"), frozenset("ef")}
-    assert await acme.contacts.unmerge([made["b"], made["c"], made["e"]]) == 3
+    assert await acme.contacts.unmerge([created["b"], created["c"], created["e"]]) == 3
     assert await groups(acme) == set(), "a group of one is no group"
-    assert (await acme.contacts.get(made["d"])).merged_id is None
+    assert (await acme.contacts.get(created["d"])).merged_id is None
     assert await acme.contacts.unmerge([]) == 0
-    await acme.contacts.merge([made["a"], made["b"]])
-    assert await world.tenant("zenith").contacts.unmerge([made["a"], made["b"]]) == 0
+    await acme.contacts.merge([created["a"], created["b"]])
+    assert await world.tenant("zenith").contacts.unmerge([created["a"], created["b"]]) == 0
     assert await groups(acme) == {frozenset("ab")}
-    assert await acme.contacts.unmerge([made["a"], made["b"]]) == 2
+    assert await acme.contacts.unmerge([created["a"], created["b"]]) == 2
 
 
 @contract("tenants")
@@ -354,34 +354,40 @@ async def a_tenant_is_known_by_its_contacts_and_loses_them_with_everything(world
 @contract("concurrency")
 async def one_sender_becomes_one_contact(world: World) -> None:
     acme = world.tenant()
-    done: list[Any] = await world.together(
+    results: list[Any] = await world.together(
         *[partial(acme.contacts.upsert, "telegram", "7", username=f"n{n}") for n in range(10)]
     )
-    assert len({each.id for each in done}) == 1, done
+    assert len({result.id for result in results}) == 1, results
     assert await acme.contacts.count() == 1
 
 
 @contract("concurrency")
 async def concurrent_merges_neither_wait_for_each_other_nor_split(world: World) -> None:
     acme = world.tenant()
-    made = [each.id for each in await people(acme, *"abcdefghijkl")]
+    contacts = [person.id for person in await people(acme, *"abcdefghijkl")]
     for n in range(0, 12, 2):
-        await acme.contacts.merge(made[n : n + 2])
-    pairs = [(made[n], made[(n * 5 + 3) % 12]) for n in range(12)] + [(made[11 - n], made[n]) for n in range(6)]
-    done = await world.together(
+        await acme.contacts.merge(contacts[n : n + 2])
+    pairs = [(contacts[n], contacts[(n * 5 + 3) % 12]) for n in range(12)] + [
+        (contacts[11 - n], contacts[n]) for n in range(6)
+    ]
+    results = await world.together(
         *[partial(acme.contacts.merge, pair) for pair in pairs],
-        *[partial(acme.contacts.upsert, "telegram", each) for each in "abcdef"],
+        *[partial(acme.contacts.upsert, "telegram", letter) for letter in "abcdef"],
     )
-    assert not any(isinstance(each, Exception) for each in done), done
+    assert not any(isinstance(result, Exception) for result in results), results
     assert await groups(acme) == {frozenset("abcdefghijkl")}
 
 
 @contract("concurrency")
 async def concurrent_merges_and_unmerges_leave_whole_groups(world: World) -> None:
     acme = world.tenant()
-    made = [each.id for each in await people(acme, *"abcdefgh")]
+    contacts = [person.id for person in await people(acme, *"abcdefgh")]
     for turn in range(3):
-        merges: list[Any] = [partial(acme.contacts.merge, [made[n], made[(n + turn + 1) % 8]]) for n in range(8)]
-        done = await world.together(*merges, *[partial(acme.contacts.unmerge, [made[n]]) for n in range(0, 8, 3)])
-        assert not any(isinstance(each, Exception) for each in done), done
-        assert all(len(each) > 1 for each in await groups(acme))
+        merges: list[Any] = [
+            partial(acme.contacts.merge, [contacts[n], contacts[(n + turn + 1) % 8]]) for n in range(8)
+        ]
+        results = await world.together(
+            *merges, *[partial(acme.contacts.unmerge, [contacts[n]]) for n in range(0, 8, 3)]
+        )
+        assert not any(isinstance(result, Exception) for result in results), results
+        assert all(len(group) > 1 for group in await groups(acme))

@@ -14,7 +14,7 @@ CALL = {"type": "tool_use", "id": "t1", "name": "search", "input": {"query": "it
 
 
 async def _found(acme: AsyncTenantHandle, session_id: str, value: Any) -> list[int]:
-    return [each.seq for each in await acme.messages.list(session_id, where=[content.contains(value)])]
+    return [message.seq for message in await acme.messages.list(session_id, where=[content.contains(value)])]
 
 
 @contract()
@@ -25,7 +25,7 @@ async def messages_are_found_by_parts_of_their_blocks(world: World) -> None:
     await acme.messages.append(session, role="assistant", content=[{"type": "text", "text": "hi"}, CALL])
     await acme.messages.append(session, kind="adk.event", content={"type": "tool_use", "input": {"n": 2}})
     await acme.messages.append(session, kind="adk.event", content="tool_use")
-    wanted: list[tuple[Any, list[int]]] = [
+    expected: list[tuple[Any, list[int]]] = [
         ({"type": "tool_use"}, [2, 3]),
         ([{"type": "tool_use"}], [2]),
         ([{"type": "text"}, {"input": {}}], [2]),
@@ -42,7 +42,7 @@ async def messages_are_found_by_parts_of_their_blocks(world: World) -> None:
         ([], [1, 2]),
         (["tool_use"], []),
     ]
-    for value, seqs in wanted:
+    for value, seqs in expected:
         assert await _found(acme, session, value) == seqs, value
         assert await acme.messages.count(session, where=[content.contains(value)]) == len(seqs)
 
@@ -52,7 +52,7 @@ async def what_is_no_block_to_look_for_is_refused(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for value in ("tool_use", 7, None, True):
-        with raises(InvalidFilter, saying="content takes 'contains' with an object or a list"):
+        with raises(InvalidFilter, field="content"):
             await _found(acme, session, value)
     wrong: list[Any] = [
         content.eq({}),
@@ -61,13 +61,13 @@ async def what_is_no_block_to_look_for_is_refused(world: World) -> None:
         content.is_in([{}]),
         Filter("eq", None, column="content"),
     ]
-    for each in wrong:
-        with raises(InvalidFilter, saying="content takes 'contains'"):
-            await acme.messages.list(session, where=[each])
+    for item in wrong:
+        with raises(InvalidFilter, field="content"):
+            await acme.messages.list(session, where=[item])
     for bad in ({"n": 10**16}, {"n": float("nan")}, {"n": {1, 2}}, {1: 2}):
         with raises(InvalidFilter):
             await _found(acme, session, bad)
-    with raises(InvalidFilter, saying="there is no column 'content'"):
+    with raises(InvalidFilter, field="column", saying="'content'"):
         await acme.sessions.list(where=[content.contains({})])
 
 
@@ -84,7 +84,7 @@ async def what_is_looked_for_may_be_as_large_and_deep_as_the_limits(world: World
     await acme.messages.append(session, kind="x", content=[*wide, deep])
     assert await _found(acme, session, wide) == [1]
     assert await _found(acme, session, deep) == [1]
-    with raises(LimitExceeded, saying="filter_parts"):
+    with raises(LimitExceeded, limit="filter_parts"):
         await _found(acme, session, [{"type": "x"}] * limits.filter_parts)
-    with raises(LimitExceeded, saying="filter_depth"):
+    with raises(LimitExceeded, limit="filter_depth"):
         await _found(acme, session, [{"a": [deep]}])

@@ -29,14 +29,18 @@ async def answers(acme: AsyncTenantHandle, count: int = 1) -> list[Message]:
 async def feedback_is_what_was_given(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
-    made = await acme.feedback.create(
+    created = await acme.feedback.create(
         message.id, is_positive=False, feedback_text="wrong", issue_type="factual", user="ada", metadata={"n": 1}
     )
-    assert (made.message_id, made.session_id, made.user) == (message.id, message.session_id, "ada")
-    assert (made.is_positive, made.feedback_text, made.issue_type) == (False, "wrong", "factual")
-    assert (made.metadata, made.created_at, made.updated_at) == ({"n": 1}, made.created_at, made.created_at)
-    assert made.created_at == from_us(world.clock.now_us())
-    assert await acme.feedback.get(made.id) == made
+    assert (created.message_id, created.session_id, created.user) == (message.id, message.session_id, "ada")
+    assert (created.is_positive, created.feedback_text, created.issue_type) == (False, "wrong", "factual")
+    assert (created.metadata, created.created_at, created.updated_at) == (
+        {"n": 1},
+        created.created_at,
+        created.created_at,
+    )
+    assert created.created_at == from_us(world.clock.now_us())
+    assert await acme.feedback.get(created.id) == created
     plain = await acme.feedback.create(message.id.upper(), is_positive=True)
     assert (plain.user, plain.feedback_text, plain.issue_type, plain.metadata) == ("", "", "", {})
     for issue_type in ISSUE_TYPES:
@@ -46,7 +50,7 @@ async def feedback_is_what_was_given(world: World) -> None:
     with raises(NotFound):
         await acme.feedback.get(uuid_of("nobody"))
     with raises(NotFound):
-        await world.tenant("zenith").feedback.get(made.id)
+        await world.tenant("zenith").feedback.get(created.id)
 
 
 @contract()
@@ -72,7 +76,7 @@ async def feedback_needs_a_message_that_is_there(world: World) -> None:
 async def what_cannot_be_feedback_is_refused(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
-    made = await acme.feedback.create(message.id, is_positive=True, user="ada")
+    created = await acme.feedback.create(message.id, is_positive=True, user="ada")
     wrong: list[dict[str, Any]] = [
         {"is_positive": 1},
         {"is_positive": "yes"},
@@ -81,13 +85,13 @@ async def what_cannot_be_feedback_is_refused(world: World) -> None:
         {"issue_type": 7},
         {"metadata": ["x"]},
     ]
-    for given in wrong:
+    for value in wrong:
         with raises(InvalidInput):
-            await acme.feedback.create(message.id, **{"is_positive": True, **given})
+            await acme.feedback.create(message.id, **{"is_positive": True, **value})
         with raises(InvalidInput):
-            await acme.feedback.upsert(message.id, **{"is_positive": True, "user": "ada", **given})
+            await acme.feedback.upsert(message.id, **{"is_positive": True, "user": "ada", **value})
         with raises(InvalidInput):
-            await acme.feedback.update(made.id, **given)
+            await acme.feedback.update(created.id, **value)
     nameless: list[Any] = ["", None, 7]
     for user in nameless:
         with raises(InvalidInput):
@@ -97,7 +101,7 @@ async def what_cannot_be_feedback_is_refused(world: World) -> None:
     for call in (acme.feedback.get, acme.feedback.delete, acme.feedback.update):
         with raises(InvalidInput):
             await call("no id")
-    assert await acme.feedback.list() == [made]
+    assert await acme.feedback.list() == [created]
 
 
 @contract(limits=Limits(name_bytes=4, text_bytes=5, metadata_bytes=20, list_rows=2, page_rows=2))
@@ -109,14 +113,14 @@ async def feedback_has_its_limits(world: World) -> None:
         ({"feedback_text": "x" * 6}, "text_bytes = 5"),
         ({"metadata": {"k": "x" * 20}}, "metadata_bytes = 20"),
     ]
-    for given, saying in too_much:
+    for arguments, saying in too_much:
         with raises(LimitExceeded, saying=saying):
-            await acme.feedback.create(message.id, is_positive=True, **given)
+            await acme.feedback.create(message.id, is_positive=True, **arguments)
     for _ in range(3):
         await acme.feedback.create(message.id, is_positive=True, feedback_text="x" * 5)
-    with raises(LimitExceeded, saying="list_rows = 2"):
+    with raises(LimitExceeded, limit="list_rows", maximum=2):
         await acme.feedback.list()
-    with raises(LimitExceeded, saying="page_rows = 2"):
+    with raises(LimitExceeded, limit="page_rows", maximum=2):
         await acme.feedback.list(limit=3)
     assert len(await acme.feedback.list(limit=2)) == 2
 
@@ -126,9 +130,9 @@ async def any_text_can_be_feedback(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     for text in TEXTS:
-        made = await acme.feedback.create(message.id, is_positive=True, feedback_text=text, user=text)
-        assert (made.feedback_text, made.user) == (text, text)
-        assert await acme.feedback.list(user=text) == [made]
+        created = await acme.feedback.create(message.id, is_positive=True, feedback_text=text, user=text)
+        assert (created.feedback_text, created.user) == (text, text)
+        assert await acme.feedback.list(user=text) == [created]
     strange = documents()
     assert same((await acme.feedback.create(message.id, is_positive=True, metadata=strange)).metadata, strange)
 
@@ -137,26 +141,26 @@ async def any_text_can_be_feedback(world: World) -> None:
 async def feedback_can_be_repeated_by_its_id(world: World) -> None:
     acme = world.tenant()
     message, other = await answers(acme, 2)
-    given: dict[str, Any] = {"is_positive": True, "feedback_text": "t", "issue_type": "tool", "metadata": {"n": 1}}
+    arguments: dict[str, Any] = {"is_positive": True, "feedback_text": "t", "issue_type": "tool", "metadata": {"n": 1}}
     for user in ("ada", None):
-        given.update(user=user, id=uuid_of(user))
-        made = await acme.feedback.create(message.id, **given)
+        arguments.update(user=user, id=uuid_of(user))
+        created = await acme.feedback.create(message.id, **arguments)
         world.clock.advance(60)
-        assert await acme.feedback.create(message.id, **given) == made
+        assert await acme.feedback.create(message.id, **arguments) == created
         changes: list[dict[str, Any]] = [
             {"is_positive": False}, {"feedback_text": ""}, {"issue_type": None}, {"metadata": {"n": 1.0}}, {"user": "bob"}
         ]  # fmt: skip
         for change in changes:
             with raises(Conflict):
-                await acme.feedback.create(message.id, **{**given, **change})
+                await acme.feedback.create(message.id, **{**arguments, **change})
         with raises(Conflict):
-            await acme.feedback.create(other.id, **given)
-        assert await acme.feedback.get(made.id) == made
+            await acme.feedback.create(other.id, **arguments)
+        assert await acme.feedback.get(created.id) == created
     (elsewhere,) = await answers(acme)
     await acme.sessions.delete(message.session_id)
     with raises(Conflict):
-        await acme.feedback.create(elsewhere.id, **given)
-    theirs, zenith = {**given, "id": uuid_of("ada")}, world.tenant("zenith")
+        await acme.feedback.create(elsewhere.id, **arguments)
+    theirs, zenith = {**arguments, "id": uuid_of("ada")}, world.tenant("zenith")
     assert (await zenith.feedback.create((await answers(zenith))[0].id, **theirs)).id == uuid_of("ada")
 
 
@@ -183,19 +187,19 @@ async def a_user_has_one_opinion_of_a_message(world: World) -> None:
         await acme.feedback.create(message.id, is_positive=True),
         await acme.feedback.create(message.id, is_positive=True),
     ]
-    assert len({second.id, *(each.id for each in others)}) == 5, "nobody in particular may say it twice"
+    assert len({second.id, *(other.id for other in others)}) == 5, "nobody in particular may say it twice"
 
 
 @contract()
 async def feedback_is_listed_oldest_first(world: World) -> None:
     acme = world.tenant()
     messages = [*await answers(acme, 3), *await answers(acme, 2)]
-    made: list[Feedback] = []
+    rows: list[Feedback] = []
     for number, message in enumerate(messages):
         for user in ("ada", "bob", None):
-            made.append(await acme.feedback.create(message.id, is_positive=bool(number % 2), user=user))
+            rows.append(await acme.feedback.create(message.id, is_positive=bool(number % 2), user=user))
             world.clock.advance(number % 2)
-    made.sort(key=lambda each: (each.created_at, each.id))
+    rows.sort(key=lambda each: (each.created_at, each.id))
     choices: list[tuple[dict[str, Any], Any]] = [
         ({}, lambda each: True),
         ({"message_id": messages[0].id}, lambda each: each.message_id == messages[0].id),
@@ -206,15 +210,15 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
         ({"message_id": uuid_of("nobody")}, lambda each: False),
         ({"where": [column("is_positive").eq(True)]}, lambda each: each.is_positive),
     ]  # fmt: skip
-    for given, matches in choices:
-        expected = [each for each in made if matches(each)]
-        assert await acme.feedback.list(**given) == expected
-        assert await acme.feedback.count(**given) == len(expected)
+    for arguments, matches in choices:
+        expected = [feedback for feedback in rows if matches(feedback)]
+        assert await acme.feedback.list(**arguments) == expected
+        assert await acme.feedback.count(**arguments) == len(expected)
         for limit in (2, 4):
-            page = await acme.feedback.list(limit=limit, **given)
+            page = await acme.feedback.list(limit=limit, **arguments)
             pages: list[Any] = [page]
             while page.next is not None:
-                page = await acme.feedback.list(limit=limit, cursor=page.next, **given)
+                page = await acme.feedback.list(limit=limit, cursor=page.next, **arguments)
                 pages.append(page)
             assert flat(pages) == expected
     assert await world.tenant("zenith").feedback.list() == []
@@ -225,8 +229,8 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
 async def lists_of_feedback_take_what_they_understand(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
-    made = await acme.feedback.create(message.id, is_positive=True, metadata={"page": 3})
-    assert await acme.feedback.list(where=[meta("page").ge(3), column("issue_type").eq("")]) == [made]
+    created = await acme.feedback.create(message.id, is_positive=True, metadata={"page": 3})
+    assert await acme.feedback.list(where=[meta("page").ge(3), column("issue_type").eq("")]) == [created]
     assert await acme.feedback.count(where=[meta("page").lt(3)]) == 0
     for cursor in [*GARBAGE_CURSORS, encode_cursor("feedback", "x"), encode_cursor("contacts", 1, uuid_of(1))]:
         with raises(InvalidFilter):
@@ -242,26 +246,26 @@ async def lists_of_feedback_take_what_they_understand(world: World) -> None:
 async def feedback_can_be_changed_and_removed(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
-    made = await acme.feedback.create(
+    created = await acme.feedback.create(
         message.id, is_positive=True, feedback_text="t", issue_type="tool", user="ada", metadata={"n": 1}
     )
     world.clock.advance(60)
-    changed = await acme.feedback.update(made.id, is_positive=False)
+    changed = await acme.feedback.update(created.id, is_positive=False)
     assert (changed.is_positive, changed.feedback_text, changed.issue_type) == (False, "t", "tool")
-    assert (changed.metadata, changed.user, changed.created_at) == ({"n": 1}, "ada", made.created_at)
+    assert (changed.metadata, changed.user, changed.created_at) == ({"n": 1}, "ada", created.created_at)
     assert changed.updated_at == from_us(world.clock.now_us())
-    changed = await acme.feedback.update(made.id, feedback_text="", issue_type="", metadata={})
+    changed = await acme.feedback.update(created.id, feedback_text="", issue_type="", metadata={})
     assert (changed.is_positive, changed.feedback_text, changed.issue_type, changed.metadata) == (False, "", "", {})
-    assert (await acme.feedback.update(made.id, issue_type="incomplete")).issue_type == "incomplete"
+    assert (await acme.feedback.update(created.id, issue_type="incomplete")).issue_type == "incomplete"
     for call in (acme.feedback.update, acme.feedback.delete):
         with raises(NotFound):
             await call(uuid_of("nobody"))
     for call in (world.tenant("zenith").feedback.update, world.tenant("zenith").feedback.delete):
         with raises(NotFound):
-            await call(made.id)
-    await acme.feedback.delete(made.id)
+            await call(created.id)
+    await acme.feedback.delete(created.id)
     with raises(NotFound):
-        await acme.feedback.delete(made.id)
+        await acme.feedback.delete(created.id)
     assert await acme.feedback.list() == []
     assert (await acme.messages.get(message.id)) == message
 
@@ -274,7 +278,7 @@ async def feedback_goes_with_its_message(world: World) -> None:
         await acme.feedback.create(message.id, is_positive=True, user="ada")
     ids = [messages[0].id, messages[2].id, others[0].id]
     assert await acme.messages.delete(messages[0].session_id, ids) == 2
-    assert [each.message_id for each in await acme.feedback.list()] == [messages[1].id, others[0].id]
+    assert [row.message_id for row in await acme.feedback.list()] == [messages[1].id, others[0].id]
     again = await acme.messages.append(messages[0].session_id, role="user", content="x", id=messages[0].id)
     assert await acme.feedback.list(message_id=again.id) == [], (
         "what was said of the old message is not said of this one"
@@ -286,18 +290,18 @@ async def feedback_goes_with_its_message(world: World) -> None:
 async def feedback_is_hidden_and_purged_with_its_session(world: World) -> None:
     acme = world.tenant()
     (message,), (other,) = await answers(acme), await answers(acme)
-    made = await acme.feedback.create(message.id, is_positive=True, user="ada")
+    created = await acme.feedback.create(message.id, is_positive=True, user="ada")
     left = await acme.feedback.create(other.id, is_positive=True, user="ada")
     await acme.sessions.delete(message.session_id)
     calls: list[Any] = [acme.feedback.get, partial(acme.feedback.update, is_positive=False), acme.feedback.delete]
     for call in calls:
         with raises(NotFound):
-            await call(made.id)
+            await call(created.id)
     assert await acme.feedback.list(user="ada") == [left]
     assert await acme.feedback.list(session_id=message.session_id) == []
     assert await acme.feedback.count() == 1
     await acme.sessions.restore(message.session_id)
-    assert await acme.feedback.get(made.id) == made
+    assert await acme.feedback.get(created.id) == created
     await acme.sessions.purge(message.session_id)
     assert await acme.feedback.list() == [left]
     session = await acme.sessions.create(id=message.session_id)
@@ -324,13 +328,13 @@ async def one_user_pressing_twice_is_counted_once(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     upsert = partial(acme.feedback.upsert, message.id, user="ada")
-    done: list[Any] = await world.together(*[partial(upsert, is_positive=bool(n % 2)) for n in range(8)])
-    assert len({each.id for each in done}) == 1, done
+    results: list[Any] = await world.together(*[partial(upsert, is_positive=bool(n % 2)) for n in range(8)])
+    assert len({result.id for result in results}) == 1, results
     create = partial(acme.feedback.create, message.id, user="bob", is_positive=True)
-    kinds = Counter(type(each) for each in await world.together(*[create] * 8))
+    kinds = Counter(type(result) for result in await world.together(*[create] * 8))
     assert kinds == {Feedback: 1, AlreadyExists: 7}, kinds
     repeated = await world.together(*[partial(create, user="eve", id=uuid_of("eve"))] * 8)
-    assert all(each == repeated[0] for each in repeated), repeated
+    assert all(item == repeated[0] for item in repeated), repeated
     assert await acme.feedback.count() == 3
 
 
@@ -345,9 +349,9 @@ async def feedback_comes_before_a_removal_or_not_at_all(world: World) -> None:
     ]
     removes: list[Any] = [partial(acme.messages.delete, message.session_id, [message.id]) for message in messages[:3]]
     for _ in range(2):  # the second time there is something to replace
-        done: list[Any] = await world.together(*gives[:4], *removes, *gives[4:])
-        assert all(isinstance(each, (Feedback, NotFound, int)) for each in done), done
-    there = {message.id for message in await acme.messages.list(messages[0].session_id)}
-    assert there == {message.id for message in messages[3:]}
-    assert {each.message_id for each in await acme.feedback.list()} == there
+        results: list[Any] = await world.together(*gives[:4], *removes, *gives[4:])
+        assert all(isinstance(result, (Feedback, NotFound, int)) for result in results), results
+    existing = {message.id for message in await acme.messages.list(messages[0].session_id)}
+    assert existing == {message.id for message in messages[3:]}
+    assert {row.message_id for row in await acme.feedback.list()} == existing
     assert await acme.feedback.count() == 6

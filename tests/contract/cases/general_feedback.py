@@ -15,11 +15,11 @@ async def general_feedback_is_each_users_own_and_oldest_first(world: World) -> N
     for number in range(5):
         await feedback.create(NewGeneralFeedback(f"{number}", True, user="ada"))
     other = await feedback.create(NewGeneralFeedback("mine", False, "tool", message_number=-7, user="bob"))
-    assert [each.feedback_text for each in await feedback.list(where=[column("user").eq("bob")])] == ["mine"]
-    found = await feedback.list(where=[column("user").eq("ada")])
-    assert [each.feedback_text for each in found] == ["0", "1", "2", "3", "4"]
+    assert [row.feedback_text for row in await feedback.list(where=[column("user").eq("bob")])] == ["mine"]
+    result = await feedback.list(where=[column("user").eq("ada")])
+    assert [item.feedback_text for item in result] == ["0", "1", "2", "3", "4"]
     for user in ((), ("ada",)):
-        with raises(NotFound, saying="general feedback"):
+        with raises(NotFound, noun="general feedback"):
             await feedback.delete(other.id, *user)
     await feedback.delete(other.id.upper(), "bob")
     assert await feedback.count(where=[column("user").eq("bob")]) == 0

@@ -16,13 +16,21 @@ async def update_changes_a_message_in_its_place(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="first", token_count=1)
-    made = await acme.messages.append(session.id, role="assistant", content="old", metadata={"n": 1}, token_count=10)
+    created = await acme.messages.append(session.id, role="assistant", content="old", metadata={"n": 1}, token_count=10)
     await acme.messages.append(session.id, role="user", content="last", token_count=2)
     world.clock.advance(60)
-    changed = await acme.messages.update(made.id, content="new", token_count=4, is_preserved=True, metadata={"m": 2})
+    changed = await acme.messages.update(created.id, content="new", token_count=4, is_preserved=True, metadata={"m": 2})
     assert changed.content == [{"type": "text", "text": "new"}]
     assert (changed.token_count, changed.is_preserved, changed.metadata) == (4, True, {"m": 2})
-    kept = (made.id, made.session_id, made.seq, made.kind, made.role, made.created_at, made.is_summary)
+    kept = (
+        created.id,
+        created.session_id,
+        created.seq,
+        created.kind,
+        created.role,
+        created.created_at,
+        created.is_summary,
+    )
     now = (
         changed.id,
         changed.session_id,
@@ -34,8 +42,8 @@ async def update_changes_a_message_in_its_place(world: World) -> None:
     )
     assert now == kept
     assert changed.updated_at == from_us(world.clock.now_us())
-    assert [message.id for message in await acme.messages.list(session.id)][1] == made.id
-    assert await acme.messages.get(made.id) == changed
+    assert [message.id for message in await acme.messages.list(session.id)][1] == created.id
+    assert await acme.messages.get(created.id) == changed
     assert (await acme.sessions.get(session.id)).token_count == 7
     await recounted(acme, session.id)
 
@@ -44,25 +52,25 @@ async def update_changes_a_message_in_its_place(world: World) -> None:
 async def update_keeps_what_is_not_given(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append(
+    created = await acme.messages.append(
         session.id, role="user", content="c", metadata={"n": 1}, token_count=3, is_preserved=True
     )
-    assert (await acme.messages.update(made.id, token_count=0)).content == made.content
-    assert (await acme.messages.update(made.id, is_preserved=False)).metadata == {"n": 1}
-    assert (await acme.messages.update(made.id, metadata={})).is_preserved is False
-    changed = await acme.messages.update(made.id)
-    assert (changed.content, changed.metadata, changed.token_count) == (made.content, {}, 0)
+    assert (await acme.messages.update(created.id, token_count=0)).content == created.content
+    assert (await acme.messages.update(created.id, is_preserved=False)).metadata == {"n": 1}
+    assert (await acme.messages.update(created.id, metadata={})).is_preserved is False
+    changed = await acme.messages.update(created.id)
+    assert (changed.content, changed.metadata, changed.token_count) == (created.content, {}, 0)
     other = await acme.messages.append(session.id, kind="x", content={"a": 1})
     assert (await acme.messages.update(other.id, content=[1, "any JSON"])).content == [1, "any JSON"]
     wrong: list[Any] = [7, {"type": "x"}, ["x"]]
     for content in wrong:
         with raises(InvalidInput):
-            await acme.messages.update(made.id, content=content)
+            await acme.messages.update(created.id, content=content)
     with raises(InvalidInput):
-        await acme.messages.update(made.id, token_count=-1)
+        await acme.messages.update(created.id, token_count=-1)
     with raises(InvalidInput):
-        await acme.messages.update(made.id, metadata=["x"])  # type: ignore[arg-type]
-    assert await acme.messages.get(made.id) == changed
+        await acme.messages.update(created.id, metadata=["x"])  # type: ignore[arg-type]
+    assert await acme.messages.get(created.id) == changed
     await recounted(acme, session.id)
 
 
@@ -70,28 +78,28 @@ async def update_keeps_what_is_not_given(world: World) -> None:
 async def delete_removes_exactly_those(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
-    made = [await acme.messages.append(session.id, role="user", content=str(n), token_count=n) for n in range(6)]
+    messages = [await acme.messages.append(session.id, role="user", content=str(n), token_count=n) for n in range(6)]
     theirs = await acme.messages.append(other.id, role="user", content="theirs")
     assert await acme.messages.delete(session.id, []) == 0
     assert await acme.messages.delete(session.id, [uuid_of("nobody"), theirs.id]) == 0
     assert await acme.messages.list(other.id) == [theirs]
     world.clock.advance(1)
-    ids = [made[1].id, made[4].id.upper(), made[1].id, theirs.id]
+    ids = [messages[1].id, messages[4].id.upper(), messages[1].id, theirs.id]
     assert await acme.messages.delete(session.id, ids) == 2
-    assert await acme.messages.list(session.id) == [made[n] for n in (0, 2, 3, 5)]
+    assert await acme.messages.list(session.id) == [messages[n] for n in (0, 2, 3, 5)]
     await recounted(acme, session.id)
     await recounted(acme, other.id)
     assert (await acme.sessions.get(session.id)).updated_at == from_us(world.clock.now_us())
     with raises(NotFound):
-        await acme.messages.get(made[1].id)
+        await acme.messages.get(messages[1].id)
 
 
 @contract()
 async def places_that_became_empty_stay_empty(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = [await acme.messages.append(session.id, role="user", content=str(n), id=uuid_of(n)) for n in range(3)]
-    assert await acme.messages.delete(session.id, [message.id for message in made]) == 3
+    messages = [await acme.messages.append(session.id, role="user", content=str(n), id=uuid_of(n)) for n in range(3)]
+    assert await acme.messages.delete(session.id, [message.id for message in messages]) == 3
     assert await acme.messages.list(session.id) == []
     assert await acme.messages.last(session.id) == []
     again = await acme.messages.append(session.id, role="user", content="an id is free again", id=uuid_of(0))

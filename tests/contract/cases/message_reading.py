@@ -29,19 +29,19 @@ async def a_session(world: World, count: int) -> tuple[AsyncTenantHandle, str, l
 async def pages(handle: AsyncTenantHandle, session_id: str, limit: int, **how: Any) -> list[list[Message]]:
     """All pages of a log."""
     page = await handle.messages.list(session_id, limit=limit, **how)
-    found = [[*page]]
+    results = [[*page]]
     while page.next is not None:
         page = await handle.messages.list(session_id, limit=limit, cursor=page.next, **how)
-        found.append([*page])
-    return found
+        results.append([*page])
+    return results
 
 
 async def seqs(handle: AsyncTenantHandle, session_id: str, *where: Filter, **how: Any) -> list[int]:
     """The places of the messages that match, by ``list``; ``count`` must agree."""
-    found = await handle.messages.list(session_id, where=where, **how)
+    messages = await handle.messages.list(session_id, where=where, **how)
     if not how:
-        assert await handle.messages.count(session_id, where=where) == len(found)
-    return [message.seq for message in found]
+        assert await handle.messages.count(session_id, where=where) == len(messages)
+    return [message.seq for message in messages]
 
 
 @contract()
@@ -50,10 +50,10 @@ async def large_messages_are_read_as_they_were_written(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     new = [NewMessage(role="user", content=letter * 100_000) for letter in "abc"]
-    made = await acme.messages.append_many(session.id, new)
-    assert [*await acme.messages.list(session.id)] == made == [*await acme.messages.last(session.id)]
-    await acme.branches.rewind(session.id, to=made[1].seq)
-    assert [*await acme.messages.list(session.id)] == made[:2]
+    created = await acme.messages.append_many(session.id, new)
+    assert [*await acme.messages.list(session.id)] == created == [*await acme.messages.last(session.id)]
+    await acme.branches.rewind(session.id, to=created[1].seq)
+    assert [*await acme.messages.list(session.id)] == created[:2]
 
 
 @contract()
@@ -68,14 +68,14 @@ async def a_log_shows_each_message_as_it_is_by_itself(world: World) -> None:
         for summary in (False, True)
     ]
     new += [NewMessage(kind="x.item", content=[text], token_count=3) for text in TEXTS]
-    made = await acme.messages.append_many(session.id, new)
+    created = await acme.messages.append_many(session.id, new)
     world.clock.advance(0.000001)
-    made[::2] = [await acme.messages.update(each.id, metadata=each.metadata) for each in made[::2]]
-    assert all((each.updated_at == each.created_at) is bool(place % 2) for place, each in enumerate(made))
-    assert [await acme.messages.get(each.id) for each in made] == made
-    assert await acme.messages.list(session.id) == made
-    assert await acme.messages.list(session.id, newest_first=True) == made[::-1]
-    assert await acme.messages.last(session.id) == made[-50:]
+    created[::2] = [await acme.messages.update(message.id, metadata=message.metadata) for message in created[::2]]
+    assert all((message.updated_at == message.created_at) is bool(place % 2) for place, message in enumerate(created))
+    assert [await acme.messages.get(message.id) for message in created] == created
+    assert await acme.messages.list(session.id) == created
+    assert await acme.messages.list(session.id, newest_first=True) == created[::-1]
+    assert await acme.messages.last(session.id) == created[-50:]
 
 
 @contract()
@@ -91,15 +91,15 @@ async def what_is_done_to_a_message_that_was_read_is_done_to_nothing_else(world:
 
 @contract()
 async def the_last_messages_are_read_oldest_first(world: World) -> None:
-    acme, id, made = await a_session(world, 7)
+    acme, id, created = await a_session(world, 7)
     for count in (1, 2, 6, 7, 8, 1_000):
-        assert await acme.messages.last(id, count) == made[-count:]
-    assert await acme.messages.last(id) == made
+        assert await acme.messages.last(id, count) == created[-count:]
+    assert await acme.messages.last(id) == created
     wrong: list[Any] = [0, -1, True, 1.5, "5"]
     for count in wrong:
         with raises(InvalidInput):
             await acme.messages.last(id, count)
-    with raises(LimitExceeded, saying="page_rows"):
+    with raises(LimitExceeded, limit="page_rows"):
         await acme.messages.last(id, 1_001)
     empty = await acme.sessions.create()
     assert await acme.messages.last(empty.id) == []
@@ -107,12 +107,14 @@ async def the_last_messages_are_read_oldest_first(world: World) -> None:
 
 @contract()
 async def a_stretch_of_the_log_excludes_its_ends(world: World) -> None:
-    acme, id, made = await a_session(world, 6)
+    acme, id, created = await a_session(world, 6)
     for after in range(8):
         for before in (None, 0, 1, 3, 6, 7, 2**63 - 1):
-            wanted = [each.seq for each in made if each.seq > after and (before is None or each.seq < before)]
-            assert await seqs(acme, id, after=after, before=before) == wanted
-            assert await seqs(acme, id, after=after, before=before, newest_first=True) == wanted[::-1]
+            expected = [
+                message.seq for message in created if message.seq > after and (before is None or message.seq < before)
+            ]
+            assert await seqs(acme, id, after=after, before=before) == expected
+            assert await seqs(acme, id, after=after, before=before, newest_first=True) == expected[::-1]
     wrong: list[Any] = [-1, 2**63, "1", 1.5, True]
     for place in wrong:
         with raises(InvalidInput):
@@ -123,54 +125,54 @@ async def a_stretch_of_the_log_excludes_its_ends(world: World) -> None:
 
 @contract()
 async def pages_from_both_ends_make_the_whole_log(world: World) -> None:
-    acme, id, made = await a_session(world, 7)
-    await acme.messages.delete(id, [made[2].id, made[3].id])  # a page does not mind empty places
-    there = [*made[:2], *made[4:]]
+    acme, id, created = await a_session(world, 7)
+    await acme.messages.delete(id, [created[2].id, created[3].id])  # a page does not mind empty places
+    existing = [*created[:2], *created[4:]]
     for limit in range(1, 7):
-        for how, wanted in (({}, there), ({"newest_first": True}, there[::-1])):
-            found = await pages(acme, id, limit, **how)
-            assert flat(found) == wanted
-            assert [len(page) for page in found[:-1]] == [limit] * (len(found) - 1)
-            assert 0 < len(found[-1]) <= limit
-    assert flat(await pages(acme, id, 2, after=1, before=7)) == [made[1], made[4], made[5]]
-    assert flat(await pages(acme, id, 2, after=1, before=7, newest_first=True)) == [made[5], made[4], made[1]]
+        for how, expected in (({}, existing), ({"newest_first": True}, existing[::-1])):
+            result = await pages(acme, id, limit, **how)
+            assert flat(result) == expected
+            assert [len(page) for page in result[:-1]] == [limit] * (len(result) - 1)
+            assert 0 < len(result[-1]) <= limit
+    assert flat(await pages(acme, id, 2, after=1, before=7)) == [created[1], created[4], created[5]]
+    assert flat(await pages(acme, id, 2, after=1, before=7, newest_first=True)) == [created[5], created[4], created[1]]
 
 
 @contract()
 async def a_page_ends_before_it_has_more_bytes_than_it_may(world: World) -> None:
     acme, id, _ = await a_session(world, 0)
-    made = await acme.messages.append_many(
+    created = await acme.messages.append_many(
         id,
         [NewMessage(role="user", content=f"{number}" * size) for number, size in enumerate([1_500] * 5 + [9_000, 1])],
     )
-    for how, wanted in (({}, [2, 2, 1, 1, 1]), ({"newest_first": True}, [1, 1, 2, 2, 1])):
-        found = await pages(acme, id, 4, max_bytes=4_000, **how)
-        assert flat(found) == (made[::-1] if how else made)
-        assert [len(each) for each in found] == wanted
-    assert [len(each) for each in await pages(acme, id, 4, max_bytes=1_000_000)] == [4, 3]
+    for how, expected in (({}, [2, 2, 1, 1, 1]), ({"newest_first": True}, [1, 1, 2, 2, 1])):
+        result = await pages(acme, id, 4, max_bytes=4_000, **how)
+        assert flat(result) == (created[::-1] if how else created)
+        assert [len(item) for item in result] == expected
+    assert [len(page) for page in await pages(acme, id, 4, max_bytes=1_000_000)] == [4, 3]
 
 
 @contract()
 async def pages_go_on_where_they_ended_whatever_happens_meanwhile(world: World) -> None:
-    acme, id, made = await a_session(world, 6)
+    acme, id, created = await a_session(world, 6)
     forward = await acme.messages.list(id, limit=2)
     backward = await acme.messages.list(id, limit=2, newest_first=True)
     late = await acme.messages.append(id, role="user", content="late")
-    await acme.messages.delete(id, [made[1].id, made[4].id])
+    await acme.messages.delete(id, [created[1].id, created[4].id])
     rest = await acme.messages.list(id, limit=10, cursor=forward.next)
-    assert [*rest] == [made[2], made[3], made[5], late]
+    assert [*rest] == [created[2], created[3], created[5], late]
     assert [*await acme.messages.list(id, limit=10, cursor=backward.next, newest_first=True)] == [
-        made[3],
-        made[2],
-        made[0],
+        created[3],
+        created[2],
+        created[0],
     ]
     assert rest.next is None
 
 
 @contract()
 async def pages_of_filtered_messages_are_full(world: World) -> None:
-    acme, id, made = await a_session(world, 9)
-    odd = [each for each in made if each.metadata["n"] % 2]
+    acme, id, created = await a_session(world, 9)
+    odd = [message for message in created if message.metadata["n"] % 2]
     where = [meta("n").is_in([1, 3, 5, 7, 9])]
     assert [len(page) for page in await pages(acme, id, 2, where=where)] == [2, 2, 1]
     assert flat(await pages(acme, id, 2, where=where)) == odd
@@ -203,13 +205,13 @@ async def only_cursors_of_this_log_are_taken(world: World) -> None:
 
 @contract(limits=Limits(page_rows=4, list_rows=5))
 async def a_page_and_a_log_have_their_limits(world: World) -> None:
-    acme, id, made = await a_session(world, 5)
-    assert await acme.messages.list(id) == made
+    acme, id, created = await a_session(world, 5)
+    assert await acme.messages.list(id) == created
     assert len(await acme.messages.list(id, limit=4)) == 4
     assert len(await acme.messages.last(id, 4)) == 4
-    with raises(LimitExceeded, saying="page_rows = 4"):
+    with raises(LimitExceeded, limit="page_rows", maximum=4):
         await acme.messages.list(id, limit=5)
-    with raises(LimitExceeded, saying="page_rows = 4"):
+    with raises(LimitExceeded, limit="page_rows", maximum=4):
         await acme.messages.last(id, 5)
     wrong: list[Any] = [0, -1, True, 1.5, "4"]
     for limit in wrong:
@@ -217,7 +219,7 @@ async def a_page_and_a_log_have_their_limits(world: World) -> None:
             await acme.messages.list(id, limit=limit)
     await acme.messages.append(id, role="user", content="one too many")
     for newest_first in (False, True):
-        with raises(LimitExceeded, saying="list_rows = 5"):
+        with raises(LimitExceeded, limit="list_rows", maximum=5):
             await acme.messages.list(id, newest_first=newest_first)
     assert len(await acme.messages.list(id, after=1)) == 5
 
@@ -254,16 +256,16 @@ async def every_column_can_be_filtered_on(world: World) -> None:
         meta("plan").eq("pro"),
         meta("plan").contains("r"),
     ]
-    for each in only_two:
-        assert await seqs(acme, id, each) == [2], each
-        assert await seqs(acme, id, each, newest_first=True, limit=5) == [2], each
-    for each in (
+    for item in only_two:
+        assert await seqs(acme, id, item) == [2], item
+        assert await seqs(acme, id, item, newest_first=True, limit=5) == [2], item
+    for item in (
         column("role").ne(None),
         column("role").eq("user"),
         column("role").is_in(["user"]),
         column("role").ge("a"),
     ):
-        assert await seqs(acme, id, each) == [1], each
+        assert await seqs(acme, id, item) == [1], item
     assert await seqs(acme, id, column("is_preserved").is_in([True, False])) == [1, 2]
     assert await seqs(acme, id, column("role").contains("nobody")) == []
     assert await seqs(acme, id, *only_two) == [2]
@@ -284,16 +286,16 @@ async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
         Filter("regex", "x", column="role"),  # type: ignore[arg-type]
         "seq = 1",
     ]
-    for each in wrong:
+    for item in wrong:
         with raises(InvalidFilter):
-            await acme.messages.list(id, where=[each])
+            await acme.messages.list(id, where=[item])
         with raises(InvalidFilter):
-            await acme.messages.count(id, where=[each])
+            await acme.messages.count(id, where=[item])
     not_lists: list[Any] = [column("seq").eq(1), "seq", None, {column("seq").eq(1)}]
-    for each in not_lists:
+    for item in not_lists:
         with raises(InvalidFilter):
-            await acme.messages.list(id, where=each)
-    with raises(LimitExceeded, saying="filters = 32"):
+            await acme.messages.list(id, where=item)
+    with raises(LimitExceeded, limit="filters", maximum=32):
         await acme.messages.list(id, where=[column("seq").eq(1)] * 33)
 
 
@@ -309,9 +311,9 @@ async def metadata_keys_mean_nothing_special(world: World) -> None:
 
 @contract()
 async def sessions_do_not_mix(world: World) -> None:
-    acme, one, made = await a_session(world, 3)
+    acme, one, created = await a_session(world, 3)
     _, other, theirs = await a_session(world, 2)
-    assert await acme.messages.list(one) == made
+    assert await acme.messages.list(one) == created
     assert await acme.messages.list(other) == theirs
     assert await acme.messages.last(other, 10) == theirs
     assert (await acme.messages.count(one), await acme.messages.count(other)) == (3, 2)

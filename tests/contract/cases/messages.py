@@ -25,16 +25,16 @@ class RoleOfSomeFramework(StrEnum):
 
 async def recounted(handle: AsyncTenantHandle, session_id: str) -> None:
     """The counters of a session equal what is there."""
-    session, there = await handle.sessions.get(session_id), await handle.messages.list(session_id)
-    assert session.message_count == len(there) == await handle.messages.count(session_id)
-    assert session.token_count == sum(message.token_count for message in there)
+    session, existing = await handle.sessions.get(session_id), await handle.messages.list(session_id)
+    assert session.message_count == len(existing) == await handle.messages.count(session_id)
+    assert session.token_count == sum(message.token_count for message in existing)
 
 
 @contract()
 async def a_message_comes_back_as_it_was_appended(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append(
+    created = await acme.messages.append(
         session.id,
         role="assistant",
         content="Hello",
@@ -43,24 +43,29 @@ async def a_message_comes_back_as_it_was_appended(world: World) -> None:
         is_preserved=True,
         is_summary=True,
     )
-    assert (made.session_id, made.seq, made.kind, made.role) == (session.id, 1, "message", "assistant")
-    assert made.content == [{"type": "text", "text": "Hello"}]
-    assert (made.metadata, made.token_count, made.is_preserved, made.is_summary) == ({"n": 1}, 7, True, True)
-    assert made.created_at == made.updated_at == from_us(world.clock.now_us())
-    assert await acme.messages.get(made.id) == made
-    assert await acme.messages.list(session.id) == [made]
-    assert await acme.messages.last(session.id) == [made]
+    assert (created.session_id, created.seq, created.kind, created.role) == (session.id, 1, "message", "assistant")
+    assert created.content == [{"type": "text", "text": "Hello"}]
+    assert (created.metadata, created.token_count, created.is_preserved, created.is_summary) == (
+        {"n": 1},
+        7,
+        True,
+        True,
+    )
+    assert created.created_at == created.updated_at == from_us(world.clock.now_us())
+    assert await acme.messages.get(created.id) == created
+    assert await acme.messages.list(session.id) == [created]
+    assert await acme.messages.last(session.id) == [created]
 
 
 @contract()
 async def what_is_not_said_about_a_message_is_plain(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append(session.id, role="user", content="")
-    assert (made.metadata, made.is_preserved, made.is_summary) == ({}, False, False)
-    assert made.content == [{"type": "text", "text": ""}]
-    assert len(made.id) == 36
-    assert await acme.messages.get(made.id.upper()) == made
+    created = await acme.messages.append(session.id, role="user", content="")
+    assert (created.metadata, created.is_preserved, created.is_summary) == ({}, False, False)
+    assert created.content == [{"type": "text", "text": ""}]
+    assert len(created.id) == 36
+    assert await acme.messages.get(created.id.upper()) == created
 
 
 @contract()
@@ -76,9 +81,9 @@ async def content_blocks_are_kept_as_they_are(world: World) -> None:
         {"type": "made up", "": None},
         {"type": ""},
     ]
-    made = await acme.messages.append(session.id, role="assistant", content=blocks)
-    assert same(made.content, blocks)
-    assert same((await acme.messages.get(made.id)).content, blocks)
+    created = await acme.messages.append(session.id, role="assistant", content=blocks)
+    assert same(created.content, blocks)
+    assert same((await acme.messages.get(created.id)).content, blocks)
     assert (await acme.messages.append(session.id, role="user", content=[])).content == []
     assert (await acme.messages.append(session.id, role="user", content=({"type": "text", "text": "t"},))).content == [
         {"type": "text", "text": "t"}
@@ -118,15 +123,15 @@ async def a_message_has_one_of_three_roles(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for role in ("user", "assistant", "system", RoleOfSomeFramework.USER):
-        made = await acme.messages.append(session.id, role=role, content="x")
-        assert repr(made.role) == repr(str(role))
-        assert await acme.messages.get(made.id) == made
+        created = await acme.messages.append(session.id, role=role, content="x")
+        assert repr(created.role) == repr(str(role))
+        assert await acme.messages.get(created.id) == created
     wrong: list[Any] = [None, "", "tool", "User", "user ", "user\n", 7, ["user"]]
     for role in wrong:
-        with raises(InvalidInput, saying="role"):
+        with raises(InvalidInput, field="role"):
             await acme.messages.append(session.id, role=role, content="x")
         if role is not None:
-            with raises(InvalidInput, saying="role"):
+            with raises(InvalidInput, field="role"):
                 await acme.messages.append(session.id, kind="x", role=role, content="x")
     assert await acme.messages.count(session.id) == 4
 
@@ -147,9 +152,9 @@ async def other_kinds_are_kept_verbatim(world: World) -> None:
         ("deep", nested(50)),
     ]
     for kind, content in entries:
-        made = await acme.messages.append(session.id, kind=kind, content=content)
-        assert (made.kind, made.role) == (kind, None)
-        assert same(made.content, content)
+        created = await acme.messages.append(session.id, kind=kind, content=content)
+        assert (created.kind, created.role) == (kind, None)
+        assert same(created.content, content)
     assert [message.kind for message in await acme.messages.list(session.id)] == [kind for kind, _ in entries]
     for message, (_, content) in zip(await acme.messages.list(session.id), entries, strict=True):
         assert same(message.content, content)
@@ -162,7 +167,7 @@ async def a_kind_is_a_plain_name(world: World) -> None:
     session = await acme.sessions.create()
     wrong: list[Any] = ["", "A", "é", "a b", "a\n", ".a", "-a", "_a", "a/b", "n" * 65, None, 7, ["x"], "a\x00", "'--"]
     for kind in wrong:
-        with raises(InvalidInput, saying="kind"):
+        with raises(InvalidInput, field="kind"):
             await acme.messages.append(session.id, kind=kind, content="x")
 
 
@@ -172,10 +177,10 @@ async def places_have_no_gap_and_order_is_never_by_time(world: World) -> None:
     session = await acme.sessions.create()
     for number in range(1, 8):
         world.clock.advance(-61 if number % 2 else 20)
-        made = await acme.messages.append(session.id, role="user", content=str(number))
-        assert (made.seq, made.created_at) == (number, from_us(world.clock.now_us()))
-    there = await acme.messages.list(session.id)
-    assert [message.content[0]["text"] for message in there] == [str(number) for number in range(1, 8)]
+        created = await acme.messages.append(session.id, role="user", content=str(number))
+        assert (created.seq, created.created_at) == (number, from_us(world.clock.now_us()))
+    messages = await acme.messages.list(session.id)
+    assert [message.content[0]["text"] for message in messages] == [str(number) for number in range(1, 8)]
     assert [message.seq for message in await acme.messages.last(session.id, 3)] == [5, 6, 7]
 
 
@@ -208,7 +213,7 @@ async def token_counts_are_whole_numbers(world: World) -> None:
         ).token_count == count
     wrong: list[Any] = [-1, 2**31, 1.5, True, "1"]
     for count in wrong:
-        with raises(InvalidInput, saying="token_count"):
+        with raises(InvalidInput, field="token_count"):
             await acme.messages.append(session.id, role="user", content="x", token_count=count)
     session = await acme.sessions.get(session.id)
     assert (session.message_count, session.token_count) == (3, 2**31)
@@ -239,9 +244,9 @@ async def appending_again_with_the_same_id_returns_the_first(world: World) -> No
     await acme.messages.append(session.id, role="user", content="between")
     world.clock.advance(60)
     again = [{"b": [1.5, None], "a": 1, "type": "x"}]  # an object is the same in any order
-    for each in (id, id.upper(), f"urn:uuid:{id}"):
+    for value in (id, id.upper(), f"urn:uuid:{id}"):
         repeated = await acme.messages.append(
-            session.id, role="user", content=again, metadata={"m": 2, "n": 1}, id=each
+            session.id, role="user", content=again, metadata={"m": 2, "n": 1}, id=value
         )
         assert repeated == first
     await recounted(acme, session.id)
@@ -328,19 +333,19 @@ async def a_message_may_be_as_large_and_deep_as_the_limits(world: World) -> None
     around = len('[{"type":"text","text":""}]')
     for letter, size in (("x", 1), ("漢", 3), ("\U0001f600", 4)):
         fits = letter * ((100 - around) // size)
-        made = await acme.messages.append(session.id, role="user", content=fits)
-        assert made.content == [{"type": "text", "text": fits}]
-        with raises(LimitExceeded, saying="content_bytes = 100"):
+        created = await acme.messages.append(session.id, role="user", content=fits)
+        assert created.content == [{"type": "text", "text": fits}]
+        with raises(LimitExceeded, limit="content_bytes", maximum=100):
             await acme.messages.append(session.id, role="user", content=fits + letter)
-        with raises(LimitExceeded, saying="content_bytes = 100"):
-            await acme.messages.update(made.id, content=fits + letter)
+        with raises(LimitExceeded, limit="content_bytes", maximum=100):
+            await acme.messages.update(created.id, content=fits + letter)
     await acme.messages.append(session.id, kind="x", content="x" * 98)
-    with raises(LimitExceeded, saying="content_bytes = 100"):
+    with raises(LimitExceeded, limit="content_bytes", maximum=100):
         await acme.messages.append(session.id, kind="x", content="x" * 99)
-    with raises(LimitExceeded, saying="metadata_bytes = 30"):
+    with raises(LimitExceeded, limit="metadata_bytes", maximum=30):
         await acme.messages.append(session.id, role="user", content="x", metadata={"k": "x" * 23})
     await acme.messages.append(session.id, kind="x", content=nested(6))
-    with raises(LimitExceeded, saying="json_depth"):
+    with raises(LimitExceeded, limit="json_depth"):
         await acme.messages.append(session.id, kind="x", content=nested(7))
     assert await acme.messages.count(session.id) == 5
 
@@ -350,8 +355,8 @@ async def a_megabyte_is_an_ordinary_message(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     content = [{"type": "text", "text": "漢字 and letters \U0001f600\x00 " * 45_000}]
-    made = await acme.messages.append(session.id, role="user", content=content)
-    assert (await acme.messages.get(made.id)).content == content
+    created = await acme.messages.append(session.id, role="user", content=content)
+    assert (await acme.messages.get(created.id)).content == content
 
 
 @contract()
@@ -364,17 +369,17 @@ async def append_many_takes_consecutive_places(world: World) -> None:
         NewMessage(kind="x.y", content={"b": 1}, metadata={"n": 1}, token_count=3, is_preserved=True, id=uuid_of("b")),
         NewMessage(role="assistant", content=[{"type": "c"}], is_summary=True),
     ]
-    made = await acme.messages.append_many(session.id, new)
-    assert [message.seq for message in made] == [2, 3, 4]
-    assert [message.kind for message in made] == ["message", "x.y", "message"]
-    assert (made[1].id, made[1].metadata, made[1].token_count, made[1].is_preserved) == (
+    created = await acme.messages.append_many(session.id, new)
+    assert [message.seq for message in created] == [2, 3, 4]
+    assert [message.kind for message in created] == ["message", "x.y", "message"]
+    assert (created[1].id, created[1].metadata, created[1].token_count, created[1].is_preserved) == (
         uuid_of("b"),
         {"n": 1},
         3,
         True,
     )
-    assert made[2].is_summary
-    assert [*await acme.messages.list(session.id)][1:] == made
+    assert created[2].is_summary
+    assert [*await acme.messages.list(session.id)][1:] == created
     assert await acme.messages.append_many(session.id, []) == []
     await recounted(acme, session.id)
 
@@ -395,7 +400,7 @@ async def append_many_is_all_or_nothing(world: World) -> None:
         with raises(InvalidInput):
             await acme.messages.append_many(session.id, [good, bad, good])
     twice = NewMessage(role="user", content="x", id=uuid_of("m"))
-    with raises(InvalidInput, saying="same id"):
+    with raises(InvalidInput, field="messages"):
         await acme.messages.append_many(session.id, [twice, good, twice])
     assert await everything(acme) == before
 
@@ -415,21 +420,21 @@ async def what_is_no_list_of_messages_or_no_flag_is_refused(world: World) -> Non
         [{"role": "user", "content": "x"}],
         NewMessage(content=1),
     ]
-    for each in not_messages:
+    for item in not_messages:
         with raises(InvalidInput):
-            await acme.messages.append_many(session.id, each)
+            await acme.messages.append_many(session.id, item)
     not_ids: list[Any] = [None, message.id, 7, {message.id}]
-    for each in not_ids:
+    for item in not_ids:
         with raises(InvalidInput):
-            await acme.messages.delete(session.id, each)
+            await acme.messages.delete(session.id, item)
     not_flags: list[Any] = ["yes", 1, 0, [True], "true"]
-    for each in not_flags:
+    for item in not_flags:
         with raises(InvalidInput, saying="true or false"):
-            await acme.messages.append(session.id, role="user", content="x", is_preserved=each)
+            await acme.messages.append(session.id, role="user", content="x", is_preserved=item)
         with raises(InvalidInput, saying="true or false"):
-            await acme.messages.append(session.id, role="user", content="x", is_summary=each)
+            await acme.messages.append(session.id, role="user", content="x", is_summary=item)
         with raises(InvalidInput, saying="true or false"):
-            await acme.messages.update(message.id, is_preserved=each)
+            await acme.messages.update(message.id, is_preserved=item)
     assert await everything(acme) == before
 
 
@@ -460,22 +465,22 @@ async def a_batch_has_its_limit(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     new = [NewMessage(role="user", content=str(n)) for n in range(4)]
-    made = await acme.messages.append_many(session.id, new[:3])
-    with raises(LimitExceeded, saying="batch_rows = 3"):
+    created = await acme.messages.append_many(session.id, new[:3])
+    with raises(LimitExceeded, limit="batch_rows", maximum=3):
         await acme.messages.append_many(session.id, new)
-    with raises(LimitExceeded, saying="batch_rows = 3"):
+    with raises(LimitExceeded, limit="batch_rows", maximum=3):
         await acme.messages.delete(session.id, [uuid_of(n) for n in range(4)])
     assert await acme.messages.count(session.id) == 3
-    assert await acme.messages.delete(session.id, [message.id for message in made]) == 3
+    assert await acme.messages.delete(session.id, [message.id for message in created]) == 3
 
 
 @contract()
 async def a_thousand_messages_go_in_one_call(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append_many(
+    created = await acme.messages.append_many(
         session.id, [NewMessage(role="user", content=f"{n}é", token_count=n) for n in range(1_000)]
     )
-    assert [message.seq for message in made] == [*range(1, 1_001)]
-    assert await acme.messages.list(session.id) == made
+    assert [message.seq for message in created] == [*range(1, 1_001)]
+    assert await acme.messages.list(session.id) == created
     await recounted(acme, session.id)

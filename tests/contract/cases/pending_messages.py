@@ -37,13 +37,13 @@ async def a_batch_keeps_its_order_and_its_fields(world: World) -> None:
     new = NewPendingMessage(
         channel_name="telegram", history_key="-100", body="hi", sender="Ada", sender_id="7", platform_msg_id="m1"
     )
-    made = await acme.pending_messages.append_batch([new, *said("two", "three")])
-    assert [(message.seq, message.body) for message in made] == [(1, "hi"), (2, "two"), (3, "three")]
-    first = made[0]
+    created = await acme.pending_messages.append_batch([new, *said("two", "three")])
+    assert [(message.seq, message.body) for message in created] == [(1, "hi"), (2, "two"), (3, "three")]
+    first = created[0]
     assert (first.channel_name, first.history_key, first.sender) == ("telegram", "-100", "Ada")
     assert (first.sender_id, first.platform_msg_id, first.is_summary) == ("7", "m1", False)
     assert first.created_at == first.updated_at == from_us(world.clock.now_us())
-    assert await acme.pending_messages.list_by_key("telegram", "-100") == made
+    assert await acme.pending_messages.list_by_key("telegram", "-100") == created
     assert await acme.pending_messages.append_batch([]) == []
     world.clock.advance(-60)  # order is by place, never by time
     await acme.pending_messages.append_batch(said("four"))
@@ -54,10 +54,10 @@ async def a_batch_keeps_its_order_and_its_fields(world: World) -> None:
 async def a_batch_of_several_groups_has_places_in_each(world: World) -> None:
     acme = world.tenant()
     other = ("discord", "-100")
-    made = await acme.pending_messages.append_batch(
+    created = await acme.pending_messages.append_batch(
         [*said("a"), *said("x", room=other), *said("b"), *said("y", room=other)]
     )
-    assert [(message.body, message.seq) for message in made] == [("a", 1), ("x", 1), ("b", 2), ("y", 2)]
+    assert [(message.body, message.seq) for message in created] == [("a", 1), ("x", 1), ("b", 2), ("y", 2)]
     assert await bodies(acme) == ["a", "b"]
     assert await bodies(acme, other) == ["x", "y"]
     assert await acme.pending_messages.count_by_key(*other) == 2
@@ -71,11 +71,11 @@ async def a_batch_of_several_groups_has_places_in_each(world: World) -> None:
 async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
     acme = world.tenant()
     batch = [*said("a", id=uuid_of("a"), sender="Ada"), *said("b", id=uuid_of("b"))]
-    made = await acme.pending_messages.append_batch(batch)
+    created = await acme.pending_messages.append_batch(batch)
     world.clock.advance(60)
-    assert await acme.pending_messages.append_batch(batch) == made
-    assert await acme.pending_messages.append_batch(batch[::-1]) == made[::-1]
-    assert await acme.pending_messages.list_by_key(*ROOM) == made
+    assert await acme.pending_messages.append_batch(batch) == created
+    assert await acme.pending_messages.append_batch(batch[::-1]) == created[::-1]
+    assert await acme.pending_messages.list_by_key(*ROOM) == created
     others = [
         said("other", id=uuid_of("a"), sender="Ada"),
         said("a", id=uuid_of("a"), sender="Bob"),
@@ -86,7 +86,7 @@ async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
     for other in others:
         with raises(Conflict):
             await acme.pending_messages.append_batch(other)
-    assert await acme.pending_messages.list_by_key(*ROOM) == made
+    assert await acme.pending_messages.list_by_key(*ROOM) == created
     assert await acme.pending_messages.count_all() == 2
 
 
@@ -145,16 +145,16 @@ async def pending_messages_have_their_limits(world: World) -> None:
         with raises(LimitExceeded, saying=saying):
             await acme.pending_messages.append_batch(messages)
     (message,) = await acme.pending_messages.list_by_key(*room)
-    with raises(LimitExceeded, saying="content_bytes = 8"):
+    with raises(LimitExceeded, limit="content_bytes", maximum=8):
         await acme.pending_messages.compact([message.id], "x" * 9)
-    with raises(LimitExceeded, saying="batch_rows = 2"):
+    with raises(LimitExceeded, limit="batch_rows", maximum=2):
         await acme.pending_messages.compact([message.id] * 3, "x")
     await acme.pending_messages.append_batch(said("2", "3", room=room))
     assert len(await acme.pending_messages.list_by_key(*room)) == 3
     await acme.pending_messages.append_batch(said("4", room=room))
-    with raises(LimitExceeded, saying="list_rows = 3"):
+    with raises(LimitExceeded, limit="list_rows", maximum=3):
         await acme.pending_messages.list_by_key(*room)
-    with raises(LimitExceeded, saying="page_rows = 2"):
+    with raises(LimitExceeded, limit="page_rows", maximum=2):
         await acme.pending_messages.list_by_key(*room, limit=3)
 
 
@@ -164,12 +164,12 @@ async def any_text_waits_in_any_group(world: World) -> None:
     new = [
         NewPendingMessage(channel_name=text, history_key=text, body=text, sender=text, sender_id=text) for text in TEXTS
     ]
-    made = await acme.pending_messages.append_batch(new)
-    assert [(message.body, message.sender) for message in made] == [(text, text) for text in TEXTS]
-    for text, message in zip(TEXTS, made, strict=True):
+    created = await acme.pending_messages.append_batch(new)
+    assert [(message.body, message.sender) for message in created] == [(text, text) for text in TEXTS]
+    for text, message in zip(TEXTS, created, strict=True):
         assert await acme.pending_messages.list_by_key(text, text) == [message]
     assert {group.name for group in await acme.pending_messages.list_groups()} == {(text, text) for text in TEXTS}
-    summary = await acme.pending_messages.compact([made[0].id], "".join(TEXTS))
+    summary = await acme.pending_messages.compact([created[0].id], "".join(TEXTS))
     assert summary is not None
     assert summary.body == "".join(TEXTS)
 
@@ -177,17 +177,19 @@ async def any_text_waits_in_any_group(world: World) -> None:
 @contract()
 async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> None:
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch(said(*"abcdef"))
+    created = await acme.pending_messages.append_batch(said(*"abcdef"))
     world.clock.advance(60)
-    summary = await acme.pending_messages.compact([made[0].id, made[2].id.upper(), made[1].id, uuid_of("nobody")], "S")
+    summary = await acme.pending_messages.compact(
+        [created[0].id, created[2].id.upper(), created[1].id, uuid_of("nobody")], "S"
+    )
     assert summary is not None
     assert (summary.seq, summary.body, summary.is_summary) == (1, "S", True)
     assert (summary.channel_name, summary.history_key, summary.sender) == (*ROOM, "")
-    assert summary.created_at == made[2].created_at
+    assert summary.created_at == created[2].created_at
     assert summary.updated_at == from_us(world.clock.now_us())
     assert await bodies(acme) == ["S", "d", "e", "f"]
     await acme.pending_messages.append_batch(said("g"))
-    again = await acme.pending_messages.compact([summary.id, made[3].id], "T")
+    again = await acme.pending_messages.compact([summary.id, created[3].id], "T")
     assert again is not None
     assert [(message.body, message.seq) for message in await acme.pending_messages.list_by_key(*ROOM)] == [
         ("T", 1), ("e", 5), ("f", 6), ("g", 7)
@@ -197,8 +199,8 @@ async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> No
 @contract()
 async def a_summary_comes_before_what_stays_between_those_it_replaces(world: World) -> None:
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch(said(*"abcde"))
-    await acme.pending_messages.compact([made[4].id, made[1].id], "S")
+    created = await acme.pending_messages.append_batch(said(*"abcde"))
+    await acme.pending_messages.compact([created[4].id, created[1].id], "S")
     assert await bodies(acme) == ["a", "S", "c", "d"]
     (group,) = await acme.pending_messages.list_groups()
     assert not group.has_summary, "what waits after the summary is not in it"
@@ -207,8 +209,8 @@ async def a_summary_comes_before_what_stays_between_those_it_replaces(world: Wor
 @contract()
 async def without_a_removal_there_is_no_summary(world: World) -> None:
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch(said("a", "b"))
-    ids = [message.id for message in made]
+    created = await acme.pending_messages.append_batch(said("a", "b"))
+    ids = [message.id for message in created]
     assert await acme.pending_messages.compact([], "S") is None
     assert await acme.pending_messages.compact([uuid_of("nobody")], "S") is None
     assert await world.tenant("zenith").pending_messages.compact(ids, "S") is None
@@ -223,9 +225,9 @@ async def without_a_removal_there_is_no_summary(world: World) -> None:
 @contract()
 async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> None:
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch([*said("a", "b"), *said("x", room=("telegram", "-1001"))])
-    ids = [message.id for message in made]
-    with raises(InvalidInput, saying="several groups"):
+    created = await acme.pending_messages.append_batch([*said("a", "b"), *said("x", room=("telegram", "-1001"))])
+    ids = [message.id for message in created]
+    with raises(InvalidInput, field="message_ids"):
         await acme.pending_messages.compact(ids, "S")
     with raises(Conflict):
         await acme.pending_messages.compact(ids[:1], "S", id=ids[1])
@@ -235,7 +237,7 @@ async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> 
             await acme.pending_messages.compact(message_ids, "S")
     with raises(InvalidInput):
         await acme.pending_messages.compact(ids[:1], None)  # type: ignore[arg-type]
-    assert await acme.pending_messages.list_by_key(*ROOM) == made[:2]
+    assert await acme.pending_messages.list_by_key(*ROOM) == created[:2]
     assert await acme.pending_messages.count_all() == 3
 
 
@@ -282,16 +284,16 @@ async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
 @contract()
 async def a_summary_is_as_old_as_its_making(world: World) -> None:
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch(said("a", "b"))
+    created = await acme.pending_messages.append_batch(said("a", "b"))
     world.clock.advance(3_600)
-    await acme.pending_messages.compact([made[0].id], "S")
+    await acme.pending_messages.compact([created[0].id], "S")
     assert await acme.pending_messages.delete_stale(older_than=timedelta(minutes=30)) == 1
     assert await bodies(acme) == ["S"]
-    made = await acme.pending_messages.append_batch(said("a"))
+    created = await acme.pending_messages.append_batch(said("a"))
     youngest = from_us(world.clock.now_us())
     world.clock.advance(-3_600)
     later = await acme.pending_messages.append_batch(said("b"))
-    summary = await acme.pending_messages.compact([made[0].id, later[0].id], "T")
+    summary = await acme.pending_messages.compact([created[0].id, later[0].id], "T")
     assert summary is not None
     assert (summary.created_at, summary.updated_at) == (youngest, youngest), "a clock that goes back ages nothing"
     (group,) = await acme.pending_messages.list_groups()
@@ -303,17 +305,17 @@ async def groups_are_listed_with_the_newest_first(world: World) -> None:
     acme = world.tenant()
     rooms = [("telegram", "1"), ("telegram", "2"), ("discord", "1")]
     for room in rooms:
-        made = await acme.pending_messages.append_batch(said("a", "b", room=room))
+        created = await acme.pending_messages.append_batch(said("a", "b", room=room))
         world.clock.advance(60)
-    await acme.pending_messages.compact([message.id for message in made], "S")
-    found = await acme.pending_messages.list_groups()
-    assert [group.name for group in found] == rooms[::-1], "a summary is no activity"
-    assert [(group.message_count, group.has_summary) for group in found] == [(1, True), (2, False), (2, False)]
-    assert found[0].last_activity == made[-1].created_at
+    await acme.pending_messages.compact([message.id for message in created], "S")
+    result = await acme.pending_messages.list_groups()
+    assert [group.name for group in result] == rooms[::-1], "a summary is no activity"
+    assert [(group.message_count, group.has_summary) for group in result] == [(1, True), (2, False), (2, False)]
+    assert result[0].last_activity == created[-1].created_at
     await acme.pending_messages.append_batch([*said("c", room=rooms[0]), *said("c", room=rooms[2])])
-    found = await acme.pending_messages.list_groups()
-    assert [group.name for group in found] == [rooms[2], rooms[0], rooms[1]], "of the same moment, by name"
-    assert [group.has_summary for group in found] == [False, False, False], "a message came after the summary"
+    result = await acme.pending_messages.list_groups()
+    assert [group.name for group in result] == [rooms[2], rooms[0], rooms[1]], "of the same moment, by name"
+    assert [group.has_summary for group in result] == [False, False, False], "a message came after the summary"
     assert await world.tenant("zenith").pending_messages.list_groups() == []
 
 
@@ -387,17 +389,17 @@ async def titles_come_from_the_sessions_of_the_group(world: World) -> None:
 @contract()
 async def of_several_titles_the_session_used_last_has_the_word(world: World) -> None:
     acme, asked = world.tenant(), [ROOM]
-    made = []
+    messages = []
     for agent in ("one", "two"):
         key = SessionKey.group(agent=agent, channel="telegram", peer="-100")
-        made.append(await acme.sessions.create(key=key, metadata={"chat_title": agent}))
+        messages.append(await acme.sessions.create(key=key, metadata={"chat_title": agent}))
         world.clock.advance(1)
     assert await acme.pending_messages.resolve_group_titles(asked) == {ROOM: "two"}
-    await acme.messages.append(made[0].id, role="user", content="x")
+    await acme.messages.append(messages[0].id, role="user", content="x")
     assert await acme.pending_messages.resolve_group_titles(asked) == {ROOM: "one"}
-    await acme.sessions.delete(made[0].id)
+    await acme.sessions.delete(messages[0].id)
     assert await acme.pending_messages.resolve_group_titles(asked) == {ROOM: "two"}
-    await acme.sessions.delete(made[1].id)
+    await acme.sessions.delete(messages[1].id)
     assert await acme.pending_messages.resolve_group_titles(asked) == {}
     wrong: list[Any] = ["telegram", ["telegram"], [("a",)], [("a", 7)], [("a", "b", "c")], None]
     for groups in wrong:
@@ -435,12 +437,12 @@ async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
         )
         for n in range(16)
     ]
-    done = await world.together(*calls)
-    assert all(isinstance(each, list) for each in done), done
+    results = await world.together(*calls)
+    assert all(isinstance(result, list) for result in results), results
     for room in rooms:
-        there = await acme.pending_messages.list_by_key(*room)
-        assert [message.seq for message in there] == [*range(1, 25)]
-        order = [message.body for message in there]
+        messages = await acme.pending_messages.list_by_key(*room)
+        assert [message.seq for message in messages] == [*range(1, 25)]
+        order = [message.body for message in messages]
         for n in range(16):
             if room == rooms[n % 2]:
                 assert order.index(f"{n}b") == order.index(f"{n}a") + 1, "a batch stays together"
@@ -450,26 +452,26 @@ async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
 async def concurrent_repetitions_bring_one_batch(world: World) -> None:
     acme = world.tenant()
     batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
-    done = await world.together(*[partial(acme.pending_messages.append_batch, batch)] * 8)
-    assert all(each == done[0] for each in done), done
+    results = await world.together(*[partial(acme.pending_messages.append_batch, batch)] * 8)
+    assert all(result == results[0] for result in results), results
     assert await bodies(acme) == ["a", "b"]
     calls = [partial(acme.pending_messages.append_batch, said(str(n), id=uuid_of("c"))) for n in range(8)]
-    kinds = Counter(type(each) for each in await world.together(*calls))
+    kinds = Counter(type(result) for result in await world.together(*calls))
     assert kinds == {list: 1, Conflict: 7}, kinds
 
 
 @contract("concurrency")
 async def one_of_several_compactions_wins(world: World) -> None:
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch(said(*"abcdef"))
-    ids = [message.id for message in made[:4]]
-    done: list[Any] = await world.together(
+    created = await acme.pending_messages.append_batch(said(*"abcdef"))
+    ids = [message.id for message in created[:4]]
+    results: list[Any] = await world.together(
         *[partial(acme.pending_messages.compact, ids, f"S{n}") for n in range(6)],
         *[partial(acme.pending_messages.append_batch, said("g"))] * 2,
     )
-    summaries = [each for each in done if isinstance(each, PendingMessage)]
-    assert len(summaries) == 1, done
-    assert done.count(None) == 5, done
+    summaries = [result for result in results if isinstance(result, PendingMessage)]
+    assert len(summaries) == 1, results
+    assert results.count(None) == 5, results
     assert await bodies(acme) == [summaries[0].body, "e", "f", "g", "g"]
 
 
@@ -477,20 +479,20 @@ async def one_of_several_compactions_wins(world: World) -> None:
 async def clearing_and_writing_at_once_leaves_order(world: World) -> None:
     """Whatever comes first: what is there afterwards is in the order in which it was written."""
     acme = world.tenant()
-    made = await acme.pending_messages.append_batch(said(*"abc"))
+    created = await acme.pending_messages.append_batch(said(*"abc"))
     for turn in range(4):
-        done: list[Any] = await world.together(
+        results: list[Any] = await world.together(
             partial(acme.pending_messages.append_batch, said(f"{turn}x", f"{turn}y")),
             partial(acme.pending_messages.delete_by_key, *ROOM),
-            partial(acme.pending_messages.compact, [message.id for message in made], f"{turn}S"),
+            partial(acme.pending_messages.compact, [message.id for message in created], f"{turn}S"),
             partial(acme.pending_messages.delete_stale, older_than=timedelta(0)),
             partial(acme.pending_messages.append_batch, said(f"{turn}z")),
         )
-        assert not any(isinstance(each, Exception) for each in done), done
+        assert not any(isinstance(result, Exception) for result in results), results
         world.clock.advance(1)
-        made = await acme.pending_messages.append_batch(said(f"{turn}last"))
-        there = await acme.pending_messages.list_by_key(*ROOM)
-        assert there[-1] == made[0]
-        order = [message.body for message in there]
+        created = await acme.pending_messages.append_batch(said(f"{turn}last"))
+        messages = await acme.pending_messages.list_by_key(*ROOM)
+        assert messages[-1] == created[0]
+        order = [message.body for message in messages]
         if f"{turn}x" in order:
             assert order.index(f"{turn}y") == order.index(f"{turn}x") + 1

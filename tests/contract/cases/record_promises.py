@@ -38,24 +38,24 @@ Promise = Callable[[Kit], Coroutine[Any, Any, None]]
 
 async def records_come_back_as_they_were_made(kit: Kit) -> None:
     """What is created is returned, got, found and listed with every value, whatever the text."""
-    made = []
+    created = []
     for number, text in enumerate(TEXTS):
-        strange = {each.name: text for each in kit.samples.texts}
+        strange = {item.name: text for item in kit.samples.texts}
         new = kit.samples.new(number, **strange)
         row = await kit.store.create(new)
         for name, value in given(new).items():
             if name in kit.declared.fields:
-                there = getattr(row, name)
-                assert there == value if isinstance(value, Secret) else same(there, value), (
-                    f"{name}: {there!r}, not {value!r}"
+                existing = getattr(row, name)
+                assert existing == value if isinstance(value, Secret) else same(existing, value), (
+                    f"{name}: {existing!r}, not {value!r}"
                 )
         for name, value in (("version", 1), ("created_at", kit.now), ("updated_at", kit.now)):
             assert name not in kit.declared.fields or getattr(row, name) == value, name
         assert await kit.store.get(*kit.samples.key(new)) == row
         assert await kit.store.find(*kit.samples.name(new)) == row
-        made.append(row)
-    assert sorted(await kit.store.list(), key=kit.samples.key) == sorted(made, key=kit.samples.key)
-    for field in kit.declared.given:
+        created.append(row)
+    assert sorted(await kit.store.list(), key=kit.samples.key) == sorted(created, key=kit.samples.key)
+    for field in kit.declared.new_fields:
         if field.marker(Metadata):
             row = await kit.store.create(kit.samples.new(-1, **{field.name: documents()}))
             assert same(getattr(row, field.name), documents())
@@ -63,14 +63,14 @@ async def records_come_back_as_they_were_made(kit: Kit) -> None:
 
 async def records_without_a_key_get_a_new_one(kit: Kit) -> None:
     """What the caller leaves out is filled in."""
-    optional = {each.name for each in structs.fields(kit.kind.new_type) if not each.required}
+    optional = {field.name for field in structs.fields(kit.kind.new_type) if not field.required}
     generated = [
-        each.name for each in kit.declared.key if each.name in optional and each.name not in kit.declared.defaults
+        item.name for item in kit.declared.key if item.name in optional and item.name not in kit.declared.defaults
     ]
     if not generated:
         return
-    made = [await kit.store.create(kit.samples.new(number, **dict.fromkeys(generated, UNSET))) for number in (1, 2)]
-    assert kit.samples.key(made[0]) != kit.samples.key(made[1])
+    created = [await kit.store.create(kit.samples.new(number, **dict.fromkeys(generated, UNSET))) for number in (1, 2)]
+    assert kit.samples.key(created[0]) != kit.samples.key(created[1])
     required = {name: value for name, value in given(kit.samples.new(3)).items() if name not in optional}
     plain = await kit.store.create(kit.kind.new_type(**required))
     assert await kit.store.get(*kit.samples.key(plain)) == plain
@@ -81,16 +81,16 @@ async def creating_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
     row = await kit.store.create(kit.samples.new(1))
     kit.clock.advance(1)
     assert await kit.store.create(kit.samples.new(1)) == row
-    for field in kit.declared.given:
+    for field in kit.declared.new_fields:
         if field in kit.declared.key:
             continue
         changed = value_of(field, 2)
-        with raises(AlreadyExists, saying=kit.kind.noun):
+        with raises(AlreadyExists, noun=kit.kind.noun):
             await kit.store.create(kit.samples.new(1, **{field.name: changed}))
     assert await kit.store.list() == [row]
     if kit.declared.natural:
-        names = {each.name: getattr(row, each.name) for each in kit.declared.natural}
-        with raises(AlreadyExists, saying=kit.kind.noun):
+        names = {item.name: getattr(row, item.name) for item in kit.declared.natural}
+        with raises(AlreadyExists, noun=kit.kind.noun):
             await kit.store.create(kit.samples.new(2, **names))
         assert await kit.store.count() == 1
 
@@ -100,18 +100,18 @@ async def upsert_creates_or_changes(kit: Kit) -> None:
     row = await kit.store.upsert(kit.samples.new(1))
     kit.clock.advance(1)
     assert await kit.store.upsert(kit.samples.new(1)) == row, "nothing differs"
-    key = {each.name: getattr(row, each.name) for each in kit.declared.key}
-    names = {each.name: getattr(row, each.name) for each in kit.declared.natural}
+    key = {item.name: getattr(row, item.name) for item in kit.declared.key}
+    names = {item.name: getattr(row, item.name) for item in kit.declared.natural}
     changed = await kit.store.upsert(kit.samples.new(2, **key, **names))
-    expected = structs.asdict(row) | {each.name: value_of(each, 2) for each in kit.samples.plain_editable()}
+    expected = structs.asdict(row) | {item.name: value_of(item, 2) for item in kit.samples.plain_editable()}
     assert structs.asdict(changed) == expected | _stamped(kit, row)
     if kit.declared.natural:
-        unset = {each.name: UNSET for each in kit.declared.key}
+        unset = {item.name: UNSET for item in kit.declared.key}
         assert await kit.store.upsert(kit.samples.new(2, **unset, **names)) == changed, "found by its name"
     if kit.samples.can_be_renamed:
         other = await kit.store.create(kit.samples.new(3, **kit.samples.fixed_names(row)))
-        with raises(AlreadyExists, saying=kit.kind.noun):
-            key = {each.name: getattr(other, each.name) for each in kit.declared.key}
+        with raises(AlreadyExists, noun=kit.kind.noun):
+            key = {item.name: getattr(other, item.name) for item in kit.declared.key}
             await kit.store.upsert(kit.samples.new(1, **key))
         await kit.store.delete(*kit.samples.key(other))
     assert await kit.store.list() == [changed]
@@ -132,12 +132,12 @@ async def an_update_changes_what_is_set(kit: Kit) -> None:
         assert await kit.store.get(*key) == row, field.name
     assert await kit.store.update(*key, change=kit.kind.change_type()) == row
     assert await kit.store.get(*kit.samples.key(bystander)) == bystander
-    with raises(NotFound, saying=kit.kind.noun):
+    with raises(NotFound, noun=kit.kind.noun):
         await kit.store.update(*kit.samples.key(kit.samples.new(5)), change=kit.samples.change())
-    renamed = [each for each in kit.declared.natural if each in kit.declared.editable]
+    renamed = [item for item in kit.declared.natural if item in kit.declared.editable]
     for field in renamed:
-        with raises(AlreadyExists, saying=kit.kind.noun):
-            taken = {each.name: getattr(bystander, each.name) for each in renamed}
+        with raises(AlreadyExists, noun=kit.kind.noun):
+            taken = {item.name: getattr(bystander, item.name) for item in renamed}
             await kit.store.update(*key, change=kit.kind.change_type(**taken))
         changed = await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value_of(field, 7)}))
         assert await kit.store.find(*kit.samples.name(changed)) == changed
@@ -147,7 +147,7 @@ async def values_that_only_look_equal_are_changes(kit: Kit) -> None:
     """True is not 1, 1 is not 1.0, and the order of a list counts; that of an object's keys does not."""
     row = await kit.store.create(kit.samples.new(1))
     key = kit.samples.key(row)
-    objects = [each for each in kit.samples.plain_editable() if each.kind == "json" and each.marker(Limited)]
+    objects = [item for item in kit.samples.plain_editable() if item.kind == "json" and item.marker(Limited)]
     for field in objects:
         seen: list[dict[str, Any]] = [{}, {"n": None}, {"n": 1}, {"n": 1.0}, {"n": True}, {"n": [1, 2]}, {"n": [2, 1]}]
         for value in seen:
@@ -164,13 +164,13 @@ async def values_that_only_look_equal_are_changes(kit: Kit) -> None:
 async def a_key_is_compared_as_a_whole(kit: Kit) -> None:
     """Records that differ in one part of their keys are different records."""
     row = await kit.store.create(kit.samples.new(1))
-    key = {each.name: getattr(row, each.name) for each in kit.declared.key}
+    key = {item.name: getattr(row, item.name) for item in kit.declared.key}
     near = [await kit.store.create(kit.samples.new(2, **key | {name: kit.samples.key_part(name, 2)})) for name in key]
     changed = await kit.store.update(*kit.samples.key(row), change=kit.samples.change(3))
-    assert [await kit.store.get(*kit.samples.key(each)) for each in near] == near
+    assert [await kit.store.get(*kit.samples.key(item)) for item in near] == near
     assert await kit.store.get(*kit.samples.key(row)) == changed
     await kit.store.delete(*kit.samples.key(row))
-    assert [await kit.store.get(*kit.samples.key(each)) for each in near] == near
+    assert [await kit.store.get(*kit.samples.key(item)) for item in near] == near
     assert await kit.store.count() == len(near)
 
 
@@ -217,14 +217,14 @@ async def deleted_records_are_gone_or_can_be_restored(kit: Kit) -> None:
     assert await kit.store.restore(*key) == row, "a live one stays as it is"
     assert await kit.store.get(*key) == row
     assert await kit.store.count() == 2
-    with raises(NotFound, saying=kit.kind.noun):
+    with raises(NotFound, noun=kit.kind.noun):
         await kit.store.restore(*kit.samples.key(kit.samples.new(7)))
     await kit.store.delete(*key)
     if kit.declared.natural:
-        names = {each.name: getattr(row, each.name) for each in kit.declared.natural}
+        names = {item.name: getattr(row, item.name) for item in kit.declared.natural}
         namesake = await kit.store.create(kit.samples.new(8, **names))
         assert await kit.store.find(*kit.samples.name(row)) == namesake
-        with raises(AlreadyExists, saying=kit.kind.noun):
+        with raises(AlreadyExists, noun=kit.kind.noun):
             await kit.store.restore(*key)
         await kit.store.delete(*kit.samples.key(namesake))
     revived = await kit.store.upsert(kit.samples.new(1))
@@ -262,30 +262,28 @@ async def _filters_choose(kit: Kit, rows: Sequence[Any]) -> None:
     for field in kit.declared.fields.values():
         wanted = getattr(rows[2], field.name)
         if field.marker(Filterable):
-            expected = [each for each in rows if getattr(each, field.name) == wanted]
+            expected = [row for row in rows if getattr(row, field.name) == wanted]
             assert await kit.store.list(where=[column(field.name).eq(wanted)]) == expected, field.name
             assert await kit.store.count(where=[column(field.name).eq(wanted)]) == len(expected), field.name
             page = await kit.store.list(where=[column(field.name).ne(wanted)], limit=2)
             rest = await kit.store.list(where=[column(field.name).ne(wanted)], limit=10, cursor=page.next)
-            assert flat([page, rest if page.next else []]) == [each for each in rows if each not in expected], (
-                field.name
-            )
+            assert flat([page, rest if page.next else []]) == [row for row in rows if row not in expected], field.name
         elif not field.marker(Tags):
             with raises(InvalidFilter, saying=field.name):
                 await kit.store.list(where=[column(field.name).eq(wanted)])
         if field.marker(Tags):
             for tag in wanted:
-                expected = [each for each in rows if tag in getattr(each, field.name)]
+                expected = [row for row in rows if tag in getattr(row, field.name)]
                 assert await kit.store.list(where=[column(field.name).contains(tag)]) == expected
             with raises(InvalidFilter):
                 await kit.store.list(where=[column(field.name).eq(wanted[0])])
         if field.marker(Metadata):
             assert await kit.store.list(where=[meta("number").eq(wanted["number"])]) == [rows[2]]
-    searched = [each for each in kit.declared.fields.values() if each.marker(Searchable)]
+    searched = [field for field in kit.declared.fields.values() if field.marker(Searchable)]
     for field in searched:
-        found = await kit.store.list(search=getattr(rows[2], field.name).upper())
-        assert rows[2] in found
-        assert len(found) == await kit.store.count(search=getattr(rows[2], field.name)) < len(rows)
+        result = await kit.store.list(search=getattr(rows[2], field.name).upper())
+        assert rows[2] in result
+        assert len(result) == await kit.store.count(search=getattr(rows[2], field.name)) < len(rows)
     if not searched:
         with raises(InvalidFilter, saying=kit.kind.nouns):
             await kit.store.list(search="text")
@@ -329,7 +327,7 @@ async def tenants_do_not_see_each_others_records(kit: Kit) -> None:
     assert len(await kit.other.list()) == await kit.other.count() == 1
     beyond = await kit.other.list(limit=3, cursor=(await kit.store.list(limit=1)).next)
     everything = await kit.other.list()
-    assert all(each in everything for each in beyond), "a cursor gives access to nothing"
+    assert all(item in everything for item in beyond), "a cursor gives access to nothing"
     await kit.other.delete(*key)
     assert await kit.store.get(*key) == row
     assert theirs == row, "they differ in nothing but the tenant"
@@ -340,9 +338,9 @@ async def tenants_do_not_see_each_others_records(kit: Kit) -> None:
 async def values_over_a_limit_or_of_another_type_are_refused(kit: Kit) -> None:
     """Nothing is stored of what is refused, and the error names the field and the noun."""
     row = await kit.store.create(kit.samples.new(1))
-    for number, field in enumerate(kit.declared.given, 10):
+    for number, field in enumerate(kit.declared.new_fields, 10):
         what = field.name if field.kind == "secret" else f"{field.name} of {kit.kind.a_noun}"
-        wrong: list[tuple[Any, type[Exception]]] = [(each, InvalidInput) for each in wrong_values(field)]
+        wrong: list[tuple[Any, type[Exception]]] = [(wrong_value, InvalidInput) for wrong_value in wrong_values(field)]
         if field.marker(Limited) or field.kind == "secret":
             most = getattr(kit.limits, field.marker(Limited).limit if field.kind != "secret" else "secret_bytes")
             wrong.append((large_value(field, most + 1), LimitExceeded))
@@ -372,15 +370,15 @@ async def values_over_a_limit_or_of_another_type_are_refused(kit: Kit) -> None:
     assert await kit.store.list() == [row]
     for number in range(2, 5):
         await kit.store.create(kit.samples.new(number))
-    with raises(LimitExceeded, saying=kit.kind.nouns):
+    with raises(LimitExceeded, limit="list_rows"):
         await kit.store.list()
     assert len(await kit.store.list(limit=4)) == 4
 
 
 def _stamped(kit: Kit, before: Any) -> dict[str, Any]:
     """What the store itself changes with a change."""
-    found: dict[str, Any] = {"updated_at": kit.now} if "updated_at" in kit.declared.fields else {}
-    return found | ({"version": before.version + 1} if kit.samples.has_version else {})
+    result: dict[str, Any] = {"updated_at": kit.now} if "updated_at" in kit.declared.fields else {}
+    return result | ({"version": before.version + 1} if kit.samples.has_version else {})
 
 
 def _stamps(row: Any) -> dict[str, Any]:

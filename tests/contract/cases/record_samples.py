@@ -23,8 +23,8 @@ def record_stores() -> dict[str, type[Store]]:
     """Every record store of a tenant, by its name on a handle."""
     with Holdfast(":memory:") as holdfast:
         handle = holdfast.tenant("acme")
-        found = [(name, getattr(handle, name)) for name in dir(handle) if not name.startswith("_")]
-        return {name: type(store._async) for name, store in found if isinstance(store, Records)}
+        result = [(name, getattr(handle, name)) for name in dir(handle) if not name.startswith("_")]
+        return {name: type(store._async) for name, store in result if isinstance(store, Records)}
 
 
 class Samples:
@@ -34,33 +34,37 @@ class Samples:
         self.kind, self.declared = kind, kind.declared
         self.is_soft = issubclass(kind, AsyncSoftRecords)
         self.has_version = "version" in self.declared.fields
-        self.can_be_renamed = any(each in self.declared.editable for each in self.declared.natural)
-        self.texts = [each for each in self.declared.given if each.marker(Limited) and each.kind == "text"]
+        self.can_be_renamed = any(item in self.declared.editable for item in self.declared.natural)
+        self.texts = [
+            new_field
+            for new_field in self.declared.new_fields
+            if new_field.marker(Limited) and new_field.kind == "text"
+        ]
 
     def new(self, number: int = 1, **values: Any) -> Any:
         """A new record."""
-        made = {each.name: value_of(each, number) for each in self.declared.given}
+        created = {new_field.name: value_of(new_field, number) for new_field in self.declared.new_fields}
         hints = get_type_hints(self.kind.new_type)
-        made |= {name: [_part(get_args(hints[name])[0], number)] for name in self.kind.extra}
-        return self.kind.new_type(**(made | values))
+        created |= {name: [_part(get_args(hints[name])[0], number)] for name in self.kind.extra}
+        return self.kind.new_type(**(created | values))
 
     def change(self, number: int = 2, only: Sequence[str] | None = None) -> Any:
         """A change of all fields that can be changed, the name excepted, or of some."""
-        wanted = [each.name for each in self.plain_editable()] if only is None else only
-        return self.kind.change_type(**{name: value_of(self.declared.fields[name], number) for name in wanted})
+        expected = [item.name for item in self.plain_editable()] if only is None else only
+        return self.kind.change_type(**{name: value_of(self.declared.fields[name], number) for name in expected})
 
     def plain_editable(self) -> list[Field]:
         """The fields that can be changed without giving the record another name."""
-        return [each for each in self.declared.editable if not each.marker(Natural)]
+        return [item for item in self.declared.editable if not item.marker(Natural)]
 
     def fixed_names(self, record: Struct) -> dict[str, Any]:
         """The parts of a record's name that cannot be changed."""
-        fixed = [each for each in self.declared.natural if each not in self.declared.editable]
-        return {each.name: getattr(record, each.name) for each in fixed}
+        fixed = [item for item in self.declared.natural if item not in self.declared.editable]
+        return {item.name: getattr(record, item.name) for item in fixed}
 
     def key(self, record: Struct) -> tuple[str, ...]:
         """The key of a record, or of a new one."""
-        return tuple(getattr(record, each.name) for each in self.declared.key)
+        return tuple(getattr(record, item.name) for item in self.declared.key)
 
     def key_part(self, name: str, number: int) -> Any:
         """Some value for a part of the key."""
@@ -68,16 +72,16 @@ class Samples:
 
     def name(self, record: Struct) -> tuple[str, ...]:
         """What ``find`` takes."""
-        return tuple(getattr(record, each.name) for each in self.declared.natural or self.declared.key)
+        return tuple(getattr(record, item.name) for item in self.declared.natural or self.declared.key)
 
     def place(self, record: Struct) -> tuple[Any, ...]:
         """Where a record stands in a list."""
-        return tuple(getattr(record, each.name) for each in self.declared.order)
+        return tuple(getattr(record, item.name) for item in self.declared.order)
 
 
 def _part(kind: type[Struct], number: int) -> Struct:
     """One of the things that a record has beside its fields, such as a tool of a tool server."""
-    return kind(**{each.name: f"{each.name} {number}" for each in structs.fields(kind) if each.required})
+    return kind(**{field.name: f"{field.name} {number}" for field in structs.fields(kind) if field.required})
 
 
 def value_of(field: Field, number: int) -> Any:
@@ -89,7 +93,7 @@ def value_of(field: Field, number: int) -> Any:
         return allowed[number % len(allowed)]
     if field.kind == "secret":
         return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
-    made: dict[str, Any] = {
+    created: dict[str, Any] = {
         "id": uuid_of(f"{field.name} {number}"),
         "text": f"{field.name} {number:03}",
         "number": number + 0.5 if field.type is float else number,
@@ -97,7 +101,7 @@ def value_of(field: Field, number: int) -> Any:
         "time": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number),
         "json": {"number": number, "text": f"{field.name} {number}"},
     }
-    return made[field.kind]
+    return created[field.kind]
 
 
 def _is_object(field: Field) -> bool:

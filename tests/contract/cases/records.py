@@ -20,20 +20,22 @@ SMALL = Limits(
 
 
 async def _one_of_several_wins(world: World, kit: Kit) -> None:
-    made = await world.together(*[partial(kit.store.create, kit.samples.new(1))] * 8)
-    assert all(isinstance(each, kit.declared.row) for each in made), made
+    created = await world.together(*[partial(kit.store.create, kit.samples.new(1))] * 8)
+    assert all(isinstance(item, kit.declared.row) for item in created), created
     assert await kit.store.count() == 1
     both = await world.together(*[partial(kit.store.upsert, kit.samples.new(2))] * 8)
-    assert all(isinstance(each, kit.declared.row) for each in both), both
+    assert all(isinstance(item, kit.declared.row) for item in both), both
     key = kit.samples.key(kit.samples.new(1))
     if kit.samples.has_version:
-        changes = [partial(kit.store.update, *key, change=kit.samples.change(3 + each), version=1) for each in range(8)]
-        done = await world.together(*changes)
-        assert Counter(type(each) for each in done) == {kit.declared.row: 1, Conflict: 7}, done
-        winner = next(each for each in done if isinstance(each, kit.declared.row))
+        changes = [
+            partial(kit.store.update, *key, change=kit.samples.change(3 + number), version=1) for number in range(8)
+        ]
+        results = await world.together(*changes)
+        assert Counter(type(result) for result in results) == {kit.declared.row: 1, Conflict: 7}, results
+        winner = next(result for result in results if isinstance(result, kit.declared.row))
         assert await kit.store.get(*key) == winner
-    gone = await world.together(*[partial(kit.store.delete, *key)] * 4)
-    assert Counter(type(each) for each in gone) == {type(None): 1, NotFound: 3}, gone
+    removed = await world.together(*[partial(kit.store.delete, *key)] * 4)
+    assert Counter(type(item) for item in removed) == {type(None): 1, NotFound: 3}, removed
 
 
 def _kits(world: World, promise: str) -> list[Kit]:

@@ -13,16 +13,16 @@ from tests.contract.cases.world import World
 @contract()
 async def any_text_is_a_key_a_user_and_an_agent(world: World) -> None:
     acme = world.tenant()
-    made = {text: await acme.sessions.create(key=text, user=text, agent=text) for text in TEXTS}
+    created = {text: await acme.sessions.create(key=text, user=text, agent=text) for text in TEXTS}
     assert await acme.sessions.count() == len(TEXTS)
     for text in TEXTS:
-        assert (made[text].key, made[text].user, made[text].agent) == (text, text, text)
-        assert await acme.sessions.get(made[text].id) == made[text]
-        assert await acme.sessions.find(text) == made[text]
-        assert await acme.sessions.list(user=text) == [made[text]]
-        assert await acme.sessions.list(agent=text) == [made[text]]
-        assert (await acme.sessions.upsert(text, user=text)).id == made[text].id
-        assert (await acme.sessions.update(made[text].id, agent=text + "!")).agent == text + "!"
+        assert (created[text].key, created[text].user, created[text].agent) == (text, text, text)
+        assert await acme.sessions.get(created[text].id) == created[text]
+        assert await acme.sessions.find(text) == created[text]
+        assert await acme.sessions.list(user=text) == [created[text]]
+        assert await acme.sessions.list(agent=text) == [created[text]]
+        assert (await acme.sessions.upsert(text, user=text)).id == created[text].id
+        assert (await acme.sessions.update(created[text].id, agent=text + "!")).agent == text + "!"
 
 
 @contract()
@@ -30,21 +30,21 @@ async def any_text_names_a_tenant(world: World) -> None:
     for text in TEXTS:
         handle = world.tenant(text)
         assert handle.name == text
-        made = await handle.sessions.create(key="k")
-        await handle.messages.append(made.id, role="user", content=text)
-        assert [each.id for each in await handle.sessions.list()] == [made.id]
-        assert (await handle.messages.last(made.id))[0].content == [{"type": "text", "text": text}]
+        created = await handle.sessions.create(key="k")
+        await handle.messages.append(created.id, role="user", content=text)
+        assert [session.id for session in await handle.sessions.list()] == [created.id]
+        assert (await handle.messages.last(created.id))[0].content == [{"type": "text", "text": text}]
 
 
 @contract()
 async def any_text_is_the_content_of_a_message(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append_many(session.id, [NewMessage(role="user", content=text) for text in TEXTS])
-    for message, text in zip(made, TEXTS, strict=True):
+    created = await acme.messages.append_many(session.id, [NewMessage(role="user", content=text) for text in TEXTS])
+    for message, text in zip(created, TEXTS, strict=True):
         assert message.content == [{"type": "text", "text": text}]
         assert (await acme.messages.get(message.id)).content == message.content
-    assert await acme.messages.list(session.id) == made
+    assert await acme.messages.list(session.id) == created
     changed = await acme.messages.append(session.id, role="user", content="x")
     for text in TEXTS:
         assert (await acme.messages.update(changed.id, content=text)).content == [{"type": "text", "text": text}]
@@ -61,13 +61,13 @@ async def any_json_is_metadata_and_content(world: World) -> None:
     assert same((await acme.sessions.update(session.id, metadata=document)).metadata, document)
     assert same((await acme.sessions.list())[0].metadata, document)
     blocks = [{"type": "any", "document": document}]
-    made = await acme.messages.append(session.id, role="user", content=blocks, metadata=document)
+    created = await acme.messages.append(session.id, role="user", content=blocks, metadata=document)
     other = await acme.messages.append(session.id, kind="any", content=document)
-    for found in (made, await acme.messages.get(made.id), (await acme.messages.list(session.id))[0]):
-        assert same([found.content, found.metadata], [blocks, document])
-    for found in (other, await acme.messages.get(other.id), (await acme.messages.last(session.id))[-1]):
-        assert same(found.content, document)
-    changed = await acme.messages.update(made.id, content=blocks, metadata=document)
+    for value in (created, await acme.messages.get(created.id), (await acme.messages.list(session.id))[0]):
+        assert same([value.content, value.metadata], [blocks, document])
+    for value in (other, await acme.messages.get(other.id), (await acme.messages.last(session.id))[-1]):
+        assert same(value.content, document)
+    changed = await acme.messages.update(created.id, content=blocks, metadata=document)
     assert same([changed.content, changed.metadata], [blocks, document])
 
 
@@ -86,14 +86,14 @@ async def every_json_value_stands_alone(world: World) -> None:
 @contract()
 async def rows_with_and_without_strange_values_do_not_disturb_each_other(world: World) -> None:
     acme = world.tenant()
-    given: list[dict[str, Any]] = [{}, {"plain": 1}, {"\x00": "\ud800"}, {}, {"漢": [1e300]}, {"a": {"b": None}}]
-    made = [await acme.sessions.create(metadata=metadata) for metadata in given]
-    found = {session.id: session.metadata for session in await acme.sessions.list()}
-    assert all(same(found[session.id], metadata) for session, metadata in zip(made, given, strict=True))
+    arguments: list[dict[str, Any]] = [{}, {"plain": 1}, {"\x00": "\ud800"}, {}, {"漢": [1e300]}, {"a": {"b": None}}]
+    messages = [await acme.sessions.create(metadata=metadata) for metadata in arguments]
+    result = {session.id: session.metadata for session in await acme.sessions.list()}
+    assert all(same(result[session.id], metadata) for session, metadata in zip(messages, arguments, strict=True))
 
 
 @contract()
 async def minus_zero_is_zero(world: World) -> None:
-    made = await world.tenant().sessions.create(metadata={"v": [-0.0, [-0.0]]})
-    assert same(made.metadata, {"v": [0.0, [0.0]]})
-    assert same((await world.tenant().sessions.get(made.id)).metadata, {"v": [0.0, [0.0]]})
+    created = await world.tenant().sessions.create(metadata={"v": [-0.0, [-0.0]]})
+    assert same(created.metadata, {"v": [0.0, [0.0]]})
+    assert same((await world.tenant().sessions.get(created.id)).metadata, {"v": [0.0, [0.0]]})

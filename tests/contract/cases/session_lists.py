@@ -21,70 +21,70 @@ from tests.contract.cases.world import World, flat, raises, raises_kind_of, uuid
 async def some_sessions(world: World, count: int, *, every_s: float = 1.0) -> list[Session]:
     """Sessions made one after the other, the newest first."""
     acme = world.tenant()
-    made: list[Session] = []
+    sessions: list[Session] = []
     for number in range(count):
         world.clock.advance(every_s)
-        made.insert(0, await acme.sessions.create(key=f"k{number}", user=f"u{number % 3}", metadata={"n": number}))
-    return made
+        sessions.insert(0, await acme.sessions.create(key=f"k{number}", user=f"u{number % 3}", metadata={"n": number}))
+    return sessions
 
 
 async def pages(handle: AsyncTenantHandle, limit: int, **filters: Any) -> list[list[Session]]:
     """All pages of a list."""
     page = await handle.sessions.list(limit=limit, **filters)
-    found = [[*page]]
+    results = [[*page]]
     while page.next is not None:
         page = await handle.sessions.list(limit=limit, cursor=page.next, **filters)
-        found.append([*page])
-    return found
+        results.append([*page])
+    return results
 
 
 async def keys(handle: AsyncTenantHandle, *where: Filter, **filters: Any) -> set[str]:
     """The keys of the sessions that match, by ``list``; ``count`` must agree."""
-    found = await handle.sessions.list(where=where, **filters)
-    assert await handle.sessions.count(where=where, **filters) == len(found)
-    return {session.key for session in found}
+    sessions = await handle.sessions.list(where=where, **filters)
+    assert await handle.sessions.count(where=where, **filters) == len(sessions)
+    return {session.key for session in sessions}
 
 
 @contract()
 async def the_session_used_last_comes_first(world: World) -> None:
     acme = world.tenant()
-    made = await some_sessions(world, 5)
-    assert await acme.sessions.list() == made
+    created = await some_sessions(world, 5)
+    assert await acme.sessions.list() == created
     world.clock.advance(1)
-    await acme.messages.append(made[3].id, role="user", content="hi")
+    await acme.messages.append(created[3].id, role="user", content="hi")
     world.clock.advance(1)
-    await acme.sessions.update(made[4].id, agent="a")
+    await acme.sessions.update(created[4].id, agent="a")
     order = [session.id for session in await acme.sessions.list()]
-    assert order == [made[4].id, made[3].id, made[0].id, made[1].id, made[2].id]
+    assert order == [created[4].id, created[3].id, created[0].id, created[1].id, created[2].id]
 
 
 @contract()
 async def sessions_used_at_the_same_moment_go_by_id(world: World) -> None:
-    made = await some_sessions(world, 6, every_s=0)
+    created = await some_sessions(world, 6, every_s=0)
     listed = await world.tenant().sessions.list()
-    assert [each.id for each in listed] == sorted((each.id for each in made), reverse=True)
+    assert [item.id for item in listed] == sorted((session.id for session in created), reverse=True)
 
 
 @contract()
 async def a_clock_that_goes_back_confuses_no_list(world: World) -> None:
     acme = world.tenant()
-    made = await some_sessions(world, 7, every_s=-47)
-    wanted = sorted(made, key=lambda each: (each.updated_at, each.id), reverse=True)
-    assert await acme.sessions.list() == wanted
+    created = await some_sessions(world, 7, every_s=-47)
+    expected = sorted(created, key=lambda each: (each.updated_at, each.id), reverse=True)
+    assert await acme.sessions.list() == expected
     for limit in (1, 2, 3):
-        assert flat(await pages(acme, limit)) == wanted
+        assert flat(await pages(acme, limit)) == expected
 
 
 @contract()
 async def pages_of_every_size_make_the_whole_list(world: World) -> None:
     acme = world.tenant()
-    made = await some_sessions(world, 7, every_s=17.5)
+    created = await some_sessions(world, 7, every_s=17.5)
     for limit in range(1, 9):
-        found = await pages(acme, limit)
-        assert flat(found) == made
-        assert [len(page) for page in found[:-1]] == [limit] * (len(found) - 1)
-        assert 0 < len(found[-1]) <= limit
-    filtered = [each for each in made if each.user == "u1"]
+        result = await pages(acme, limit)
+        assert flat(result) == created
+        assert [len(page) for page in result[:-1]] == [limit] * (len(result) - 1)
+        assert 0 < len(result[-1]) <= limit
+    filtered = [session for session in created if session.user == "u1"]
     assert flat(await pages(acme, 1, user="u1")) == filtered
     assert await pages(acme, 3, user="nobody") == [[]]
 
@@ -92,16 +92,16 @@ async def pages_of_every_size_make_the_whole_list(world: World) -> None:
 @contract()
 async def pages_are_not_shifted_by_what_happens_between_them(world: World) -> None:
     acme = world.tenant()
-    made = await some_sessions(world, 6)
+    created = await some_sessions(world, 6)
     first = await acme.sessions.list(limit=2)
     await some_sessions_more(world, acme)
-    await acme.sessions.delete(made[0].id)
-    await acme.sessions.purge(made[1].id)
+    await acme.sessions.delete(created[0].id)
+    await acme.sessions.purge(created[1].id)
     second = await acme.sessions.list(limit=2, cursor=first.next)
-    assert [*second] == made[2:4]
-    await acme.sessions.delete(made[3].id)
+    assert [*second] == created[2:4]
+    await acme.sessions.delete(created[3].id)
     third = await acme.sessions.list(limit=2, cursor=second.next)
-    assert [*third] == made[4:6]
+    assert [*third] == created[4:6]
     assert third.next is None
 
 
@@ -119,14 +119,14 @@ async def a_page_and_a_list_have_their_limits(world: World) -> None:
     assert len(await acme.sessions.list()) == 6
     page = await acme.sessions.list(limit=5)
     assert (len(page), page.next is None) == (5, False)
-    with raises(LimitExceeded, saying="page_rows = 5"):
+    with raises(LimitExceeded, limit="page_rows", maximum=5):
         await acme.sessions.list(limit=6)
     wrong: list[Any] = [0, -1, True, 1.5, "5", [1]]
     for limit in wrong:
         with raises(InvalidInput):
             await acme.sessions.list(limit=limit)
     await acme.sessions.create(key="one too many")
-    with raises(LimitExceeded, saying="list_rows = 6"):
+    with raises(LimitExceeded, limit="list_rows", maximum=6):
         await acme.sessions.list()
     assert len(await acme.sessions.list(where=[column("key").ne("one too many")])) == 6
 
@@ -134,10 +134,10 @@ async def a_page_and_a_list_have_their_limits(world: World) -> None:
 @contract()
 async def only_cursors_of_this_list_are_taken(world: World) -> None:
     acme = world.tenant()
-    made = await some_sessions(world, 3)
+    created = await some_sessions(world, 3)
     for seq in range(2):
-        await acme.messages.append(made[0].id, role="user", content=str(seq))
-    foreign = [(await acme.messages.list(made[0].id, limit=1)).next]
+        await acme.messages.append(created[0].id, role="user", content=str(seq))
+    foreign = [(await acme.messages.list(created[0].id, limit=1)).next]
     forged = [
         encode_cursor("sessions", 2**64 - 1, uuid_of("x")),
         encode_cursor("sessions", 2**62, uuid_of("x")),
@@ -170,13 +170,16 @@ async def another_tenants_cursor_shows_nothing_of_that_tenant(world: World) -> N
 @contract()
 async def deleted_sessions_have_a_list_of_their_own(world: World) -> None:
     acme = world.tenant()
-    made = await some_sessions(world, 5)
-    for gone in (made[1], made[3]):
-        await acme.sessions.delete(gone.id)
-    assert [each.id for each in await acme.sessions.list()] == [made[n].id for n in (0, 2, 4)]
-    assert [each.id for each in await acme.sessions.list(deleted=True)] == [made[1].id, made[3].id]
-    assert [each.id for each in await acme.sessions.list(deleted=True, user=made[3].user)] == [made[3].id]
-    assert [[each.id for each in page] for page in await pages(acme, 1, deleted=True)] == [[made[1].id], [made[3].id]]
+    created = await some_sessions(world, 5)
+    for value in (created[1], created[3]):
+        await acme.sessions.delete(value.id)
+    assert [session.id for session in await acme.sessions.list()] == [created[n].id for n in (0, 2, 4)]
+    assert [session.id for session in await acme.sessions.list(deleted=True)] == [created[1].id, created[3].id]
+    assert [session.id for session in await acme.sessions.list(deleted=True, user=created[3].user)] == [created[3].id]
+    assert [[item.id for item in page] for page in await pages(acme, 1, deleted=True)] == [
+        [created[1].id],
+        [created[3].id],
+    ]
     assert await acme.sessions.count() == 3
 
 
@@ -229,8 +232,8 @@ async def every_column_can_be_filtered_on(world: World) -> None:
         column("created_at").is_in([two.created_at, between]),
         column("updated_at").ge(from_us(world.clock.now_us())),
     ]
-    for each in only_two:
-        assert await keys(acme, each) == {"beta"}, each
+    for item in only_two:
+        assert await keys(acme, item) == {"beta"}, item
     assert await keys(acme, column("compaction_count").eq(0)) == {"alpha", "beta"}
     assert await keys(acme, column("created_at").le(datetime.max.replace(tzinfo=UTC))) == {"alpha", "beta"}
     assert await keys(acme, column("created_at").lt(datetime.min.replace(tzinfo=UTC))) == set()
@@ -338,21 +341,21 @@ async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
         {"op": "eq", "column": "key", "value": "k0"},
         None,
     ]
-    for each in wrong:
+    for item in wrong:
         with raises(InvalidFilter):
-            await acme.sessions.list(where=[each])
+            await acme.sessions.list(where=[item])
         with raises(InvalidFilter):
-            await acme.sessions.count(where=[column("key").eq("k0"), each])
+            await acme.sessions.count(where=[column("key").eq("k0"), item])
     not_lists: list[Any] = [column("key").eq("k0"), "key", None, 7]
-    for each in not_lists:
+    for item in not_lists:
         with raises(InvalidFilter):
-            await acme.sessions.list(where=each)
+            await acme.sessions.list(where=item)
         with raises(InvalidFilter):
-            await acme.sessions.count(where=each)
+            await acme.sessions.count(where=item)
     not_filters: list[Any] = [["plan"], "plan", 7]
-    for each in not_filters:
+    for item in not_filters:
         with raises(InvalidFilter):
-            await acme.sessions.list(metadata=each)
+            await acme.sessions.list(metadata=item)
 
 
 @contract(limits=Limits(filters=4, filter_values=5))
@@ -360,13 +363,13 @@ async def filters_have_their_limits(world: World) -> None:
     acme = world.tenant()
     await some_sessions(world, 3)
     assert await keys(acme, *[column("key").ne("k1")] * 4) == {"k0", "k2"}
-    with raises(LimitExceeded, saying="filters = 4"):
+    with raises(LimitExceeded, limit="filters", maximum=4):
         await acme.sessions.list(where=[column("key").ne("k1")] * 5)
-    with raises(LimitExceeded, saying="filters = 4"):
+    with raises(LimitExceeded, limit="filters", maximum=4):
         await acme.sessions.count(where=[column("key").ne("k1")] * 3, user="u0", metadata={"n": 0})
     for target in (column("key"), meta("n")):
         await acme.sessions.list(where=[target.is_in(["k1"] * 5)])
-        with raises(LimitExceeded, saying="filter_values = 5"):
+        with raises(LimitExceeded, limit="filter_values", maximum=5):
             await acme.sessions.list(where=[target.is_in(["k1"] * 6)])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.stores.conversation.pruning import PrunedSessions
-from tests.contract.cases.compactions import LONG, POLICY, shown, told
+from tests.contract.cases.compactions import LONG, POLICY, session_with, shown_messages
 from tests.contract.cases.runs import claim_run
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
@@ -18,20 +18,20 @@ DAY = timedelta(days=1)
 @contract()
 async def sessions_go_when_they_were_not_used_for_so_long_deleted_or_not(world: World) -> None:
     acme, other = world.tenant(), world.tenant("globex")
-    old, gone = [(await told(acme, "a", "b"))[0] for _ in range(2)]
-    theirs, _ = await told(other, "x")
-    await acme.sessions.delete(gone.id)
-    used, _ = await told(acme, "c")
+    old, removed = [(await session_with(acme, "a", "b"))[0] for _ in range(2)]
+    theirs, _ = await session_with(other, "x")
+    await acme.sessions.delete(removed.id)
+    used, _ = await session_with(acme, "c")
     world.clock.advance(30 * 86_400)
     await acme.messages.append(used.id, role="user", content="still here")
-    new, _ = await told(acme, "d")
+    new, _ = await session_with(acme, "d")
     assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(), "not longer than that"
     world.clock.advance(1)
     assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(sessions=2)
-    for each in (old, gone):
+    for value in (old, removed):
         with raises(NotFound):
-            await acme.sessions.get(each.id, deleted=True)
-    assert {each.id for each in await acme.sessions.list()} == {used.id, new.id}
+            await acme.sessions.get(value.id, deleted=True)
+    assert {session.id for session in await acme.sessions.list()} == {used.id, new.id}
     assert await other.sessions.get(theirs.id) is not None
     assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions()
     assert await acme.sessions.prune(idle=timedelta(days=999_999_999)) == PrunedSessions()
@@ -42,28 +42,28 @@ async def pruning_goes_on_where_it_was_left(world: World) -> None:
     acme = world.tenant()
     for number in range(7):
         world.clock.advance(60 * (number % 3))
-        session, _ = await told(acme, "a")
+        session, _ = await session_with(acme, "a")
         if number % 2:
             await acme.sessions.delete(session.id)
     world.clock.advance(3_600)
-    done = []
+    result = []
     while True:
         pruned = await acme.sessions.prune(idle=timedelta(minutes=1), limit=3)
-        done.append(pruned.sessions)
+        result.append(pruned.sessions)
         if not pruned.more:
             break
-    assert sum(done) == 7
-    assert max(done) == 3
+    assert sum(result) == 7
+    assert max(result) == 3
     assert await acme.sessions.count() == len(await acme.sessions.list(deleted=True)) == 0
 
 
 @contract()
 async def what_is_held_or_in_use_is_not_pruned(world: World) -> None:
     acme = world.tenant()
-    held, _ = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    held, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(held.id, POLICY, summary="s")
     run = await claim_run(acme)
-    loose, _ = await told(acme, "a")
+    loose, _ = await session_with(acme, "a")
     await acme.retention.hold(session_id=held.id, reason="a lawsuit")
     world.clock.advance(86_400)
     assert await acme.sessions.prune(idle=timedelta(hours=1), archives=timedelta(hours=1)) == PrunedSessions(
@@ -78,19 +78,19 @@ async def what_is_held_or_in_use_is_not_pruned(world: World) -> None:
 @contract()
 async def originals_and_deleted_messages_go_and_the_event_stays(world: World) -> None:
     acme = world.tenant()
-    session, made = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    session, created = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
-    await acme.messages.delete(session.id, [made[4].id])
+    await acme.messages.delete(session.id, [created[4].id])
     world.clock.advance(86_400)
-    fresh, _ = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    fresh, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     kept = await acme.compactions.compact(fresh.id, POLICY, summary="s")
-    there = await shown(acme, session)
+    existing = await shown_messages(acme, session)
     pruned = await acme.sessions.prune(archives=timedelta(hours=1), limit=2)
     assert (pruned.originals + pruned.deleted_messages, pruned.more) == (2, True)
     rest = await acme.sessions.prune(archives=timedelta(hours=1))
     assert pruned.originals + rest.originals == event.messages_removed
     assert (pruned.deleted_messages + rest.deleted_messages, rest.more) == (1, False)
-    assert await shown(acme, session) == there
+    assert await shown_messages(acme, session) == existing
     assert await acme.messages.deleted(session.id) == []
     assert await acme.compactions.get(event.id) == event, "the event is kept for audit"
     with raises(Conflict, saying=event.id):
@@ -109,6 +109,6 @@ async def an_age_that_is_none_is_refused(world: World) -> None:
         {"idle": DAY, "limit": 0},
         {"idle": DAY, "limit": True},
     ]
-    for each in wrong:
+    for value in wrong:
         with raises(InvalidInput):
-            await acme.sessions.prune(**each)
+            await acme.sessions.prune(**value)

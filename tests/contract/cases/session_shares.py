@@ -17,15 +17,15 @@ async def _a_link_leads_to_its_session(world: World, name: str) -> None:
     tenant = world.tenant(name)
     shares = tenant.session_shares
     session = await tenant.sessions.create(key="s", user="ada")
-    made = await shares.create(session.id, token=TOKEN)
-    assert (made.session_id, made.user, made.read_only, made.number) == (session.id, "ada", True, 1)
+    created = await shares.create(session.id, token=TOKEN)
+    assert (created.session_id, created.user, created.read_only, created.number) == (session.id, "ada", True, 1)
     open_one = await shares.create(session.id, token=TOKEN + "2", read_only=False)
     assert (open_one.read_only, open_one.number) == (False, 2)
-    assert await shares.list(session.id) == [made, open_one]
-    assert await shares.find(TOKEN) == made
+    assert await shares.list(session.id) == [created, open_one]
+    assert await shares.find(TOKEN) == created
     assert await shares.find("absent") is None
     assert await world.tenant("zenith").session_shares.find(TOKEN) is None
-    with raises(AlreadyExists, saying="draw another"):
+    with raises(AlreadyExists, noun="link"):
         await shares.create(session.id, token=TOKEN)
     assert await shares.delete(session.id, token=TOKEN) is True
     assert await shares.delete(session.id, token=TOKEN) is False
@@ -45,7 +45,7 @@ async def _who_has_used_a_link_is_known(world: World, name: str) -> None:
     await shares.use(TOKEN + "2", user="bob")
     assert await shares.used_by("bob") == [two, one]
     assert await shares.used_by("eve") == []
-    with raises(NotFound, saying="link"):
+    with raises(NotFound, noun="link"):
         await shares.use("absent", user="bob")
     assert await shares.delete(second.id, token=TOKEN) is False, "the link of another session"
     assert await shares.delete(first.id, token=TOKEN) is True
@@ -56,7 +56,7 @@ async def _a_link_leads_nowhere_while_its_session_is_deleted(world: World, name:
     tenant = world.tenant(name)
     shares = tenant.session_shares
     session = await tenant.sessions.create(key="s")
-    made = await shares.create(session.id, token=TOKEN)
+    created = await shares.create(session.id, token=TOKEN)
     await shares.use(TOKEN, user="bob")
     await tenant.sessions.delete(session.id)
     assert await shares.find(TOKEN) is None
@@ -64,14 +64,14 @@ async def _a_link_leads_nowhere_while_its_session_is_deleted(world: World, name:
     assert await shares.used_by("bob") == []
     with raises(NotFound):
         await shares.use(TOKEN, user="bob")
-    with raises(NotFound, saying="no session"):
+    with raises(NotFound, noun="session"):
         await shares.create(session.id, token=TOKEN + "2")
     await tenant.sessions.create(key="s")
     assert await shares.find(TOKEN) is None, "another session of that key is another session"
     await tenant.sessions.purge((await tenant.sessions.find("s")).id)  # type: ignore[union-attr]
     await tenant.sessions.restore(session.id)
-    assert await shares.find(TOKEN) == made
-    assert await shares.used_by("bob") == [made]
+    assert await shares.find(TOKEN) == created
+    assert await shares.used_by("bob") == [created]
     await tenant.sessions.purge(session.id)
     assert await shares.find(TOKEN) is None
 
@@ -81,17 +81,17 @@ async def _a_link_grants_nothing_after_it_has_expired(world: World, name: str) -
     shares = tenant.session_shares
     session = await tenant.sessions.create(key="s", user="ad\x00a")
     until = from_us(world.clock.now_us()) + timedelta(seconds=5)
-    made = await shares.create(session.id, token=TOKEN, expires_at=until)
-    assert (made.expires_at, made.user) == (until, "ad\x00a")
+    created = await shares.create(session.id, token=TOKEN, expires_at=until)
+    assert (created.expires_at, created.user) == (until, "ad\x00a")
     stays = await shares.create(session.id, token=TOKEN + "2", shows_token=True)
-    for each in (TOKEN, TOKEN + "2"):
-        await shares.use(each, user="bob")
+    for value in (TOKEN, TOKEN + "2"):
+        await shares.use(value, user="bob")
     world.clock.advance(4)
-    assert await shares.find(TOKEN) == made
+    assert await shares.find(TOKEN) == created
     world.clock.advance(1)
     assert await shares.find(TOKEN) is None
     assert await shares.list(session.id) == await shares.used_by("bob") == [stays]
-    with raises(NotFound, saying="link"):
+    with raises(NotFound, noun="link"):
         await shares.use(TOKEN, user="bob")
     again = await shares.create(session.id, token=TOKEN)
     assert await shares.used_by("bob") == [stays], "who used the link that has expired has not used this one"
@@ -103,9 +103,9 @@ async def _a_token_is_shown_only_where_that_was_asked_for(world: World, name: st
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="s")
     hidden = await tenant.session_shares.create(session.id, token=TOKEN)
-    shown = await tenant.session_shares.create(session.id, token=TOKEN + "2", shows_token=True)
-    assert (hidden.token, shown.token) == (None, TOKEN + "2")
-    assert await tenant.session_shares.list(session.id) == [hidden, shown]
+    share = await tenant.session_shares.create(session.id, token=TOKEN + "2", shows_token=True)
+    assert (hidden.token, share.token) == (None, TOKEN + "2")
+    assert await tenant.session_shares.list(session.id) == [hidden, share]
 
 
 async def _what_is_no_link_is_refused(world: World, name: str) -> None:
@@ -113,14 +113,14 @@ async def _what_is_no_link_is_refused(world: World, name: str) -> None:
     session = await tenant.sessions.create(key="s")
     bad: Any
     for bad in ("", "short", None):
-        with raises(InvalidInput, saying="token"):
+        with raises(InvalidInput, field="token"):
             await tenant.session_shares.create(session.id, token=bad)
-    with raises(InvalidInput, saying="read_only"):
+    with raises(InvalidInput, field="read_only"):
         await tenant.session_shares.create(session.id, token=TOKEN, read_only=1)  # type: ignore[arg-type]
-    with raises(InvalidInput, saying="expires_at"):
+    with raises(InvalidInput, field="expires_at"):
         await tenant.session_shares.create(session.id, token=TOKEN, expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
     for both in ({}, {"token": TOKEN, "number": 1}):
-        with raises(InvalidInput, saying="token or by its number"):
+        with raises(InvalidInput, field="token"):
             await tenant.session_shares.delete(session.id, **both)  # type: ignore[arg-type]
     with raises(NotFound):
         await tenant.session_shares.create(uuid_of("nobody"), token=TOKEN)

@@ -21,14 +21,19 @@ BAD_IDS: tuple[Any, ...] = ("", "42", "not-a-uuid", "x" * 36, None, 7, uuid_of("
 @contract()
 async def a_new_session_is_what_was_asked_for(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="support:42", agent="helper", user="ada", metadata={"plan": "pro"})
-    assert (made.key, made.agent, made.user, made.metadata) == ("support:42", "helper", "ada", {"plan": "pro"})
-    assert (made.message_count, made.token_count, made.compaction_count, made.deleted_at) == (0, 0, 0, None)
-    assert made.created_at == made.updated_at == from_us(world.clock.now_us())
-    assert made.created_at.utcoffset() == timedelta(0)
-    assert await acme.sessions.get(made.id) == made
-    assert await acme.sessions.find("support:42", user="ada") == made
-    assert await acme.sessions.list() == [made]
+    created = await acme.sessions.create(key="support:42", agent="helper", user="ada", metadata={"plan": "pro"})
+    assert (created.key, created.agent, created.user, created.metadata) == (
+        "support:42",
+        "helper",
+        "ada",
+        {"plan": "pro"},
+    )
+    assert (created.message_count, created.token_count, created.compaction_count, created.deleted_at) == (0, 0, 0, None)
+    assert created.created_at == created.updated_at == from_us(world.clock.now_us())
+    assert created.created_at.utcoffset() == timedelta(0)
+    assert await acme.sessions.get(created.id) == created
+    assert await acme.sessions.find("support:42", user="ada") == created
+    assert await acme.sessions.list() == [created]
 
 
 @contract()
@@ -119,16 +124,16 @@ async def names_may_be_as_long_as_the_limit_and_no_longer(world: World) -> None:
     for fill in ("x", "é", "漢", "\U0001f600"):
         size = len(fill.encode())
         await acme.sessions.create(key=fill * (20 // size), user=fill * (12 // size), agent=fill * (12 // size))
-        with raises(LimitExceeded, saying="key_bytes = 20"):
+        with raises(LimitExceeded, limit="key_bytes", maximum=20):
             await acme.sessions.create(key=fill * (20 // size + 1))
-        with raises(LimitExceeded, saying="key_bytes = 20"):
+        with raises(LimitExceeded, limit="key_bytes", maximum=20):
             await acme.sessions.upsert(fill * (20 // size + 1))
-        with raises(LimitExceeded, saying="name_bytes = 12"):
+        with raises(LimitExceeded, limit="name_bytes", maximum=12):
             await acme.sessions.create(user=fill * (12 // size + 1))
-        with raises(LimitExceeded, saying="name_bytes = 12"):
+        with raises(LimitExceeded, limit="name_bytes", maximum=12):
             await acme.sessions.create(agent=fill * (12 // size + 1))
         await world.tenant(fill * (9 // size)).sessions.create()
-        with raises(LimitExceeded, saying="tenant_bytes = 9"):
+        with raises(LimitExceeded, limit="tenant_bytes", maximum=9):
             world.tenant(fill * (9 // size + 1))
     assert await acme.sessions.count() == 4
 
@@ -138,9 +143,9 @@ async def the_longest_names_allowed_by_default_fit_into_every_index(world: World
     # Not one letter repeated: an engine that compresses would let that pass and refuse real text.
     letters = "".join(chr(0x4E00 + (i * 2_654_435_761 >> 7) % 20_000) for i in range(400))
     acme = world.tenant(letters[:85])
-    made = await acme.sessions.create(key=letters[100:266], user=letters[5:90], agent=letters[300:385])
-    assert await acme.sessions.find(letters[100:266], user=letters[5:90]) == made
-    assert await acme.sessions.list(agent=letters[300:385]) == [made]
+    created = await acme.sessions.create(key=letters[100:266], user=letters[5:90], agent=letters[300:385])
+    assert await acme.sessions.find(letters[100:266], user=letters[5:90]) == created
+    assert await acme.sessions.list(agent=letters[300:385]) == [created]
 
 
 @contract()
@@ -158,8 +163,8 @@ async def metadata_is_an_object_with_text_for_keys(world: World) -> None:
         with raises_kind_of(InvalidText):
             await acme.sessions.create(metadata={"v": ["\ud800", value]})
     assert await everything(acme) == []
-    for given in (OrderedDict(a=1), MappingProxyType({"a": 1})):
-        assert (await acme.sessions.create(metadata=given)).metadata == {"a": 1}
+    for arguments in (OrderedDict(a=1), MappingProxyType({"a": 1})):
+        assert (await acme.sessions.create(metadata=arguments)).metadata == {"a": 1}
 
 
 @contract(limits=Limits(metadata_bytes=30, json_depth=5))
@@ -169,27 +174,27 @@ async def metadata_may_be_as_large_and_deep_as_the_limits(world: World) -> None:
     assert (await acme.sessions.create(metadata=exact)).metadata == exact
     assert (await acme.sessions.create(metadata={"k": "漢" * 7})).metadata == {"k": "漢" * 7}
     for over in ({"k": "x" * 23}, {"k": "漢" * 8}):
-        with raises(LimitExceeded, saying="metadata_bytes = 30"):
+        with raises(LimitExceeded, limit="metadata_bytes", maximum=30):
             await acme.sessions.create(metadata=over)
     assert (await acme.sessions.create(metadata={"d": nested(4)})).metadata == {"d": nested(4)}
-    with raises(LimitExceeded, saying="json_depth"):
+    with raises(LimitExceeded, limit="json_depth"):
         await acme.sessions.create(metadata={"d": nested(5)})
 
 
 @contract()
 async def upsert_makes_what_is_not_there_and_keeps_what_is_not_given(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.upsert("k", user="ada", agent="a", metadata={"n": 1})
-    assert (made.key, made.user, made.agent, made.metadata) == ("k", "ada", "a", {"n": 1})
-    await acme.messages.append(made.id, role="user", content="stays")
+    created = await acme.sessions.upsert("k", user="ada", agent="a", metadata={"n": 1})
+    assert (created.key, created.user, created.agent, created.metadata) == ("k", "ada", "a", {"n": 1})
+    await acme.messages.append(created.id, role="user", content="stays")
     world.clock.advance(90)
     again = await acme.sessions.upsert("k", user="ada")
-    assert (again.id, again.agent, again.metadata, again.message_count) == (made.id, "a", {"n": 1}, 1)
-    assert (again.created_at, again.updated_at) == (made.created_at, from_us(world.clock.now_us()))
+    assert (again.id, again.agent, again.metadata, again.message_count) == (created.id, "a", {"n": 1}, 1)
+    assert (again.created_at, again.updated_at) == (created.created_at, from_us(world.clock.now_us()))
     changed = await acme.sessions.upsert("k", user="ada", agent="b", metadata={})
-    assert (changed.id, changed.agent, changed.metadata) == (made.id, "b", {})
-    assert await acme.sessions.get(made.id) == changed
-    assert [message.seq for message in await acme.messages.list(made.id)] == [1]
+    assert (changed.id, changed.agent, changed.metadata) == (created.id, "b", {})
+    assert await acme.sessions.get(created.id) == changed
+    assert [message.seq for message in await acme.messages.list(created.id)] == [1]
 
 
 @contract()
@@ -203,7 +208,7 @@ async def upsert_goes_by_key_and_user_among_live_sessions(world: World) -> None:
     await acme.sessions.delete(first.id)
     second = await acme.sessions.upsert("k", user="ada")
     assert second.id != first.id
-    assert [each.id for each in await acme.sessions.list(deleted=True)] == [first.id]
+    assert [session.id for session in await acme.sessions.list(deleted=True)] == [first.id]
     count = await acme.sessions.count()
     for none in (None, ""):
         with raises(InvalidInput, saying="key"):
@@ -214,9 +219,9 @@ async def upsert_goes_by_key_and_user_among_live_sessions(world: World) -> None:
 @contract()
 async def get_finds_exactly_that_session(world: World) -> None:
     acme = world.tenant()
-    made = [await acme.sessions.create(key=f"k{n}") for n in range(3)]
-    assert [await acme.sessions.get(each.id) for each in made] == made
-    assert await acme.sessions.get(made[0].id.upper()) == made[0]
+    sessions = [await acme.sessions.create(key=f"k{n}") for n in range(3)]
+    assert [await acme.sessions.get(session.id) for session in sessions] == sessions
+    assert await acme.sessions.get(sessions[0].id.upper()) == sessions[0]
     with raises(NotFound, saying=uuid_of("nobody")):
         await acme.sessions.get(uuid_of("nobody"))
     for bad in BAD_IDS:
@@ -228,10 +233,10 @@ async def get_finds_exactly_that_session(world: World) -> None:
 async def find_goes_by_the_whole_key(world: World) -> None:
     acme = world.tenant()
     keys = ["k", "K", "k ", " k", "kk", "k%", "é", "e\u0301", "\U0001f600"]
-    made = {key: await acme.sessions.create(key=key, user="ada") for key in keys}
+    created = {key: await acme.sessions.create(key=key, user="ada") for key in keys}
     for key in keys:
-        assert await acme.sessions.find(key) == made[key]
-        assert await acme.sessions.find(key, user="ada") == made[key]
+        assert await acme.sessions.find(key) == created[key]
+        assert await acme.sessions.find(key, user="ada") == created[key]
         assert await acme.sessions.find(key, user="bob") is None
     assert await acme.sessions.find("absent") is None
     assert await acme.sessions.find("_") is None
@@ -241,12 +246,12 @@ async def find_goes_by_the_whole_key(world: World) -> None:
 async def a_key_in_its_parts_is_as_good_as_its_text(world: World) -> None:
     acme = world.tenant()
     key = SessionKey.direct(agent="helper", channel="telegram", peer="5511:9@s.whatsapp.net")
-    made = await acme.sessions.create(key=key)
-    assert made.key == str(key)
-    assert SessionKey.parse(made.key) == key
-    assert await acme.sessions.find(key) == await acme.sessions.find(str(key)) == made
-    assert (await acme.sessions.upsert(key, agent="helper")).id == made.id
-    assert (await acme.sessions.upsert(SessionKey.main(agent="helper", name="main"))).id != made.id
+    created = await acme.sessions.create(key=key)
+    assert created.key == str(key)
+    assert SessionKey.parse(created.key) == key
+    assert await acme.sessions.find(key) == await acme.sessions.find(str(key)) == created
+    assert (await acme.sessions.upsert(key, agent="helper")).id == created.id
+    assert (await acme.sessions.upsert(SessionKey.main(agent="helper", name="main"))).id != created.id
     with raises(AlreadyExists):
         await acme.sessions.create(key=key)
 
@@ -267,35 +272,35 @@ async def find_without_a_user_needs_a_key_that_is_enough(world: World) -> None:
 @contract()
 async def update_changes_what_is_given_and_nothing_else(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k", user="ada", agent="a", metadata={"n": 1, "m": 2})
-    await acme.messages.append(made.id, role="user", content="hi", token_count=3)
+    created = await acme.sessions.create(key="k", user="ada", agent="a", metadata={"n": 1, "m": 2})
+    await acme.messages.append(created.id, role="user", content="hi", token_count=3)
     world.clock.advance(1)
-    changed = await acme.sessions.update(made.id, metadata={"n": 2})
+    changed = await acme.sessions.update(created.id, metadata={"n": 2})
     assert (changed.metadata, changed.agent) == ({"n": 2}, "a")
-    assert (changed.id, changed.key, changed.user, changed.created_at) == (made.id, "k", "ada", made.created_at)
+    assert (changed.id, changed.key, changed.user, changed.created_at) == (created.id, "k", "ada", created.created_at)
     assert (changed.message_count, changed.token_count) == (1, 3)
-    assert changed.updated_at == made.updated_at + timedelta(seconds=1)
-    assert (await acme.sessions.update(made.id, agent="b")).metadata == {"n": 2}
-    assert (await acme.sessions.update(made.id, metadata={})).metadata == {}
-    final = await acme.sessions.update(made.id)
+    assert changed.updated_at == created.updated_at + timedelta(seconds=1)
+    assert (await acme.sessions.update(created.id, agent="b")).metadata == {"n": 2}
+    assert (await acme.sessions.update(created.id, metadata={})).metadata == {}
+    final = await acme.sessions.update(created.id)
     assert (final.agent, final.metadata) == ("b", {})
-    assert await acme.sessions.get(made.id) == final
+    assert await acme.sessions.get(created.id) == final
 
 
 @contract()
 async def update_refuses_what_it_cannot_store(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k")
+    created = await acme.sessions.create(key="k")
     with raises(InvalidInput):
-        await acme.sessions.update(made.id, agent="")
+        await acme.sessions.update(created.id, agent="")
     with raises(InvalidText):
-        await acme.sessions.update(made.id, metadata={"v": float("nan")})
+        await acme.sessions.update(created.id, metadata={"v": float("nan")})
     with raises(NotFound, saying=uuid_of("nobody")):
         await acme.sessions.update(uuid_of("nobody"), agent="a")
     for bad in BAD_IDS:
         with raises(InvalidInput, saying="UUID"):
             await acme.sessions.update(bad, agent="a")
-    assert await everything(acme) == [(made, [])]
+    assert await everything(acme) == [(created, [])]
 
 
 @contract()
@@ -334,18 +339,18 @@ async def an_expected_session_makes_delete_a_compare_and_set(world: World) -> No
 @contract()
 async def delete_hides_a_session_and_everything_below_it(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k", user="ada")
-    message = await acme.messages.append(made.id, role="user", content="hidden")
+    created = await acme.sessions.create(key="k", user="ada")
+    message = await acme.messages.append(created.id, role="user", content="hidden")
     world.clock.advance(5)
-    await acme.sessions.delete(made.id)
+    await acme.sessions.delete(created.id)
     assert await acme.sessions.find("k", user="ada") is None
     assert await acme.sessions.list() == []
     assert await acme.sessions.count() == 0
-    hidden = await acme.sessions.get(made.id, deleted=True)
+    hidden = await acme.sessions.get(created.id, deleted=True)
     assert hidden.deleted_at == from_us(world.clock.now_us())
     assert await acme.sessions.list(deleted=True) == [hidden]
     with raises(NotFound):
-        await acme.sessions.get(made.id)
+        await acme.sessions.get(created.id)
     with raises(NotFound):
         await acme.messages.get(message.id)
 
@@ -353,26 +358,26 @@ async def delete_hides_a_session_and_everything_below_it(world: World) -> None:
 @contract()
 async def nothing_can_be_done_with_a_deleted_session(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k")
-    message = await acme.messages.append(made.id, role="user", content="hidden")
-    await acme.sessions.delete(made.id)
-    hidden = await acme.sessions.get(made.id, deleted=True)
+    created = await acme.sessions.create(key="k")
+    message = await acme.messages.append(created.id, role="user", content="hidden")
+    await acme.sessions.delete(created.id)
+    hidden = await acme.sessions.get(created.id, deleted=True)
     for call in (
-        lambda: acme.sessions.get(made.id),
-        lambda: acme.sessions.update(made.id, agent="a"),
-        lambda: acme.sessions.delete(made.id),
-        lambda: acme.messages.append(made.id, role="user", content="x"),
-        lambda: acme.messages.append(made.id, role="user", content="hidden", id=message.id),
-        lambda: acme.messages.list(made.id),
-        lambda: acme.messages.last(made.id),
-        lambda: acme.messages.count(made.id),
+        lambda: acme.sessions.get(created.id),
+        lambda: acme.sessions.update(created.id, agent="a"),
+        lambda: acme.sessions.delete(created.id),
+        lambda: acme.messages.append(created.id, role="user", content="x"),
+        lambda: acme.messages.append(created.id, role="user", content="hidden", id=message.id),
+        lambda: acme.messages.list(created.id),
+        lambda: acme.messages.last(created.id),
+        lambda: acme.messages.count(created.id),
         lambda: acme.messages.get(message.id),
         lambda: acme.messages.update(message.id, content="x"),
-        lambda: acme.messages.delete(made.id, [message.id]),
+        lambda: acme.messages.delete(created.id, [message.id]),
     ):
         with raises(NotFound):
             await call()
-    assert await acme.sessions.get(made.id, deleted=True) == hidden
+    assert await acme.sessions.get(created.id, deleted=True) == hidden
 
 
 @contract()
@@ -389,18 +394,18 @@ async def what_is_not_there_cannot_be_deleted_restored_or_purged(world: World) -
 @contract()
 async def restore_brings_everything_back_as_it_was(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k", user="ada", metadata={"n": 1})
-    await acme.messages.append(made.id, role="user", content="one", token_count=4)
-    await acme.messages.append(made.id, role="assistant", content="two", token_count=5)
+    created = await acme.sessions.create(key="k", user="ada", metadata={"n": 1})
+    await acme.messages.append(created.id, role="user", content="one", token_count=4)
+    await acme.messages.append(created.id, role="assistant", content="two", token_count=5)
     before = await everything(acme)
     world.clock.advance(600)
-    await acme.sessions.delete(made.id)
+    await acme.sessions.delete(created.id)
     world.clock.advance(600)
-    restored = await acme.sessions.restore(made.id)
+    restored = await acme.sessions.restore(created.id)
     assert restored == before[0][0]
     assert await everything(acme) == before
-    assert await acme.sessions.restore(made.id) == restored
-    assert (await acme.messages.append(made.id, role="user", content="three")).seq == 3
+    assert await acme.sessions.restore(created.id) == restored
+    assert (await acme.messages.append(created.id, role="user", content="three")).seq == 3
 
 
 @contract()
@@ -425,44 +430,44 @@ async def a_key_can_be_used_again_and_again(world: World) -> None:
     acme = world.tenant()
     ids = []
     for generation in range(4):
-        made = await acme.sessions.create(key="k", user="ada", metadata={"generation": generation})
-        ids.append(made.id)
-        await acme.sessions.delete(made.id)
-    assert {each.id for each in await acme.sessions.list(deleted=True)} == set(ids)
+        created = await acme.sessions.create(key="k", user="ada", metadata={"generation": generation})
+        ids.append(created.id)
+        await acme.sessions.delete(created.id)
+    assert {session.id for session in await acme.sessions.list(deleted=True)} == set(ids)
     assert (await acme.sessions.restore(ids[1])).metadata == {"generation": 1}
-    found = await acme.sessions.find("k", user="ada")
-    assert found is not None
-    assert found.id == ids[1]
+    result = await acme.sessions.find("k", user="ada")
+    assert result is not None
+    assert result.id == ids[1]
 
 
 @contract()
 async def purge_removes_for_good(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(id=uuid_of("s"), key="k")
-    await acme.messages.append(made.id, role="user", content="gone", id=uuid_of("m"))
+    created = await acme.sessions.create(id=uuid_of("s"), key="k")
+    await acme.messages.append(created.id, role="user", content="gone", id=uuid_of("m"))
     other = await acme.sessions.create(key="other")
     kept = await acme.messages.append(other.id, role="user", content="kept")
-    await acme.sessions.purge(made.id)
+    await acme.sessions.purge(created.id)
     for call in (acme.sessions.get, acme.sessions.restore, acme.sessions.delete, acme.sessions.purge):
         with raises(NotFound):
-            await call(made.id)
+            await call(created.id)
     with raises(NotFound):
-        await acme.sessions.get(made.id, deleted=True)
+        await acme.sessions.get(created.id, deleted=True)
     with raises(NotFound):
         await acme.messages.get(uuid_of("m"))
     assert await acme.messages.list(other.id) == [kept]
     again = await acme.sessions.create(id=uuid_of("s"), key="k")
-    assert (again.id, again.message_count) == (made.id, 0)
+    assert (again.id, again.message_count) == (created.id, 0)
     assert (await acme.messages.append(again.id, role="user", content="new", id=uuid_of("m"))).seq == 1
 
 
 @contract()
 async def a_deleted_session_can_be_purged(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k")
-    await acme.messages.append(made.id, role="user", content="gone", id=uuid_of("m"))
-    await acme.sessions.delete(made.id)
-    await acme.sessions.purge(made.id)
+    created = await acme.sessions.create(key="k")
+    await acme.messages.append(created.id, role="user", content="gone", id=uuid_of("m"))
+    await acme.sessions.delete(created.id)
+    await acme.sessions.purge(created.id)
     assert await acme.sessions.list(deleted=True) == []
     other = await acme.sessions.create(key="k")
     assert (await acme.messages.append(other.id, role="user", content="new", id=uuid_of("m"))).session_id == other.id

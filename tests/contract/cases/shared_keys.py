@@ -11,14 +11,16 @@ from tests.contract.cases.world import World, raises, uuid_of
 @contract()
 async def several_sessions_share_a_key_and_find_returns_the_newest(world: World) -> None:
     acme = world.tenant()
-    made = [await acme.sessions.create(key="k", user="ada", unique=False) for _ in range(3)]
-    assert [each.is_unique for each in made] == [False] * 3
-    assert await acme.sessions.find("k", user="ada") == await acme.sessions.find("k") == made[-1]
-    assert {each.id for each in await acme.sessions.list(where=[column("key").eq("k")])} == {each.id for each in made}
-    await acme.sessions.delete(made[-1].id)
-    assert await acme.sessions.find("k", user="ada") == made[1]
+    sessions = [await acme.sessions.create(key="k", user="ada", unique=False) for _ in range(3)]
+    assert [session.is_unique for session in sessions] == [False] * 3
+    assert await acme.sessions.find("k", user="ada") == await acme.sessions.find("k") == sessions[-1]
+    assert {session.id for session in await acme.sessions.list(where=[column("key").eq("k")])} == {
+        session.id for session in sessions
+    }
+    await acme.sessions.delete(sessions[-1].id)
+    assert await acme.sessions.find("k", user="ada") == sessions[1]
     await acme.sessions.create(key="k", user="bob", unique=False)
-    with raises(Conflict, saying="say whose"):
+    with raises(Conflict, saying="pass user="):
         await acme.sessions.find("k")
 
 
@@ -36,7 +38,7 @@ async def a_session_with_the_key_to_itself_goes_before_those_that_share_it(world
         await acme.sessions.create(key="k", user="ada")
     await acme.sessions.delete(own.id)
     again = await acme.sessions.create(key="k", user="ada")
-    with raises(Conflict, saying="belongs to another session"):
+    with raises(Conflict, saying="another session has taken the key"):
         await acme.sessions.restore(own.id)
     await acme.sessions.purge(again.id)
     assert (await acme.sessions.restore(own.id)).is_unique
@@ -49,5 +51,5 @@ async def a_repeated_create_must_agree_about_sharing_the_key(world: World) -> No
     assert await acme.sessions.create(key="k", id=id, unique=False) == first
     with raises(Conflict, saying="another session"):
         await acme.sessions.create(key="k", id=id)
-    with raises(InvalidInput, saying="unique must be true or false, not 'no'"):
+    with raises(InvalidInput, field="unique"):
         await acme.sessions.create(key="k", unique="no")  # type: ignore[arg-type]

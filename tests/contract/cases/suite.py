@@ -79,11 +79,11 @@ def contract(
 def cases() -> tuple[Case, ...]:
     """Every case, found in the modules of this package: a file for a store added later is found without being named."""
     package = import_module(__package__)
-    found: list[Case] = []
+    results: list[Case] = []
     for module in iter_modules(package.__path__):
         members = vars(import_module(f"{__package__}.{module.name}"))
-        found += [value for value in members.values() if isinstance(value, Case)]
-    return tuple(found)
+        results += [value for value in members.values() if isinstance(value, Case)]
+    return tuple(results)
 
 
 def can(leg: Leg, case: Case) -> bool:

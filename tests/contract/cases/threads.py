@@ -30,7 +30,7 @@ async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | Non
     return [
         None if checkpoint is None else checkpoint.state.decode(),
         None if flow is None else flow.state["words"],
-        *(each.content for each in memories),
+        *(memory.content for memory in memories),
     ]
 
 
@@ -49,10 +49,10 @@ async def _what_is_under_the_key_of_a_session_lives_with_it(world: World, name: 
     await tenant.sessions.delete(session.id)
     await fill(tenant, "k", "ada", "second")
     assert await kept(tenant, "k", "ada") == ["second"] * 3, "the key starts afresh"
-    with raises(Conflict, saying="was made again since the session was deleted"):
+    with raises(Conflict, saying="was stored under the key"):
         await tenant.sessions.restore(session.id)
     other = await tenant.sessions.create(key="k", user="ada")
-    with raises(Conflict, saying="belongs to another session by now"):
+    with raises(Conflict, saying="another session has taken the key"):
         await tenant.sessions.restore(session.id)
     assert await tenant.sessions.find("k", user="ada") == other
     assert await kept(tenant, "k", "ada") == ["second"] * 3

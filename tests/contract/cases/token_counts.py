@@ -29,13 +29,13 @@ async def a_message_without_a_count_is_estimated_and_its_session_counts_it_at_on
     acme = world.tenant()
     session = await acme.sessions.create()
     for number, (new, tokens) in enumerate(TALK):
-        made = await acme.messages.append(session.id, **new)
-        assert made.token_count == tokens == estimate(made.content), new
-        so_far = sum(each for _, each in TALK[: number + 1])
+        created = await acme.messages.append(session.id, **new)
+        assert created.token_count == tokens == estimate(created.content), new
+        so_far = sum(value for _, value in TALK[: number + 1])
         assert (await acme.sessions.get(session.id)).token_count == so_far
     many = await acme.sessions.create()
     made_together = await acme.messages.append_many(many.id, [NewMessage(**new) for new, _ in TALK])
-    assert [each.token_count for each in made_together] == [tokens for _, tokens in TALK]
+    assert [item.token_count for item in made_together] == [tokens for _, tokens in TALK]
     assert await acme.messages.list(many.id) == made_together
 
 
@@ -44,8 +44,8 @@ async def a_count_that_was_given_wins_also_if_it_is_zero(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for count in (0, 7):
-        made = await acme.messages.append(session.id, role="user", content="x" * 400, token_count=count)
-        assert made.token_count == count
+        created = await acme.messages.append(session.id, role="user", content="x" * 400, token_count=count)
+        assert created.token_count == count
     assert (await acme.sessions.get(session.id)).token_count == 7
 
 
@@ -53,11 +53,11 @@ async def a_count_that_was_given_wins_also_if_it_is_zero(world: World) -> None:
 async def a_new_content_is_estimated_again_unless_a_count_comes_with_it(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = await acme.messages.append(session.id, role="user", content="x", token_count=50)
-    changed = await acme.messages.update(made.id, content="x" * 400)
+    created = await acme.messages.append(session.id, role="user", content="x", token_count=50)
+    changed = await acme.messages.update(created.id, content="x" * 400)
     assert changed.token_count == (await acme.sessions.get(session.id)).token_count == MESSAGE_TOKENS + 100
-    assert (await acme.messages.update(made.id, content="y", token_count=3)).token_count == 3
-    assert (await acme.messages.update(made.id, metadata={"a": 1})).token_count == 3
+    assert (await acme.messages.update(created.id, content="y", token_count=3)).token_count == 3
+    assert (await acme.messages.update(created.id, metadata={"a": 1})).token_count == 3
 
 
 @contract()
@@ -65,5 +65,5 @@ async def whatever_can_be_stored_is_estimated_alike_when_it_is_read(world: World
     acme = world.tenant()
     session = await acme.sessions.create()
     for value in (documents(), [documents()], "text", 7, [1, "a"], {"deep": [[{"a": text.dump(documents())}]]}):
-        made = await acme.messages.append(session.id, kind="x", content=value)
-        assert made.token_count == estimate(value) == estimate((await acme.messages.get(made.id)).content)
+        created = await acme.messages.append(session.id, kind="x", content=value)
+        assert created.token_count == estimate(value) == estimate((await acme.messages.get(created.id)).content)

@@ -52,7 +52,7 @@ async def nobody_sees_what_is_not_committed(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="hi")
-    assert [each.id for each in await acme.sessions.list()] == [session.id]
+    assert [session.id for session in await acme.sessions.list()] == [session.id]
     outside = await world.outside()
     assert await outside.sessions.list() == []
     with raises(NotFound):
@@ -96,8 +96,8 @@ async def a_call_that_fails_leaves_the_callers_work_alone(world: World) -> None:
     await world.caller.execute("INSERT INTO callers_notes VALUES ('mine')")
     session = await acme.sessions.create(key="k")
     message = await acme.messages.append(session.id, role="user", content="hi", id=uuid_of("m"))
-    gone = await acme.sessions.create(key="gone")
-    await acme.sessions.delete(gone.id)
+    removed = await acme.sessions.create(key="gone")
+    await acme.sessions.delete(removed.id)
     await acme.sessions.create(key="gone")
     before = await everything(acme)
     with raises(AlreadyExists):
@@ -109,7 +109,7 @@ async def a_call_that_fails_leaves_the_callers_work_alone(world: World) -> None:
             session.id, [NewMessage(role="user", content="new"), NewMessage(role="user", content="x", id=uuid_of("m"))]
         )
     with raises(Conflict):
-        await acme.sessions.restore(gone.id)
+        await acme.sessions.restore(removed.id)
     with raises(NotFound):
         await acme.messages.append(uuid_of("nobody"), role="user", content="x")
     with raises(InvalidFilter):

@@ -168,8 +168,8 @@ def flat(pages: Iterable[Sequence[T]]) -> list[T]:
 async def everything(handle: AsyncTenantHandle) -> list[tuple[Session, list[Message]]]:
     """All that a tenant has: every session, deleted ones too, and the messages of the live ones."""
     live = await handle.sessions.list()
-    found = [(session, [*await handle.messages.list(session.id)]) for session in live]
-    return found + [(session, []) for session in await handle.sessions.list(deleted=True)]
+    result = [(session, [*await handle.messages.list(session.id)]) for session in live]
+    return result + [(session, []) for session in await handle.sessions.list(deleted=True)]
 
 
 async def _outcome(call: Callable[[], Awaitable[T]]) -> T | Exception:

@@ -14,7 +14,7 @@ from holdfast.clock import FixedClock
 from holdfast.engines.protocol import Connection
 from holdfast.errors import NotFound
 from holdfast.ids import RandomIds
-from holdfast.stores.conversation.message_log import Append, Appended, Entry, append_group
+from holdfast.stores.conversation.message_log import Append, AppendResult, LogEntry, append_group
 from holdfast.sync_runner import step
 
 NOWHERE = "00000000-0000-7000-8000-000000000000"
@@ -40,15 +40,15 @@ def planned(plan: Plan, sessions: Sequence[str]) -> list[Append]:
     ]
 
 
-def _entry(number: int) -> Entry:
+def _entry(number: int) -> LogEntry:
     content = f'[{{"type":"text","text":"{number}"}}]'
-    return Entry(RandomIds().new(), "message", "user", content, number % 3, "{}", False, False)
+    return LogEntry(RandomIds().new(), "message", "user", content, number % 3, "{}", False, False)
 
 
-def done(acme: TenantHandle, appends: Sequence[Append]) -> list[Appended | Exception]:
+def done(acme: TenantHandle, appends: Sequence[Append]) -> list[AppendResult | Exception]:
     """Do them as one group, in one transaction."""
 
-    async def run(connection: Connection) -> list[Appended | Exception]:
+    async def run(connection: Connection) -> list[AppendResult | Exception]:
         return [*await append_group.run(connection, appends, careful=False)]
 
     return step(acme.messages._async._engine.write(run))
@@ -57,7 +57,10 @@ def done(acme: TenantHandle, appends: Sequence[Append]) -> list[Appended | Excep
 def stored(acme: TenantHandle, session_id: str) -> tuple[Any, ...]:
     """All that appends leave in a session, but for ids."""
     session = acme.sessions.get(session_id)
-    log = [(each.seq, each.content, each.token_count, each.created_at) for each in acme.messages.list(session_id)]
+    log = [
+        (message.seq, message.content, message.token_count, message.created_at)
+        for message in acme.messages.list(session_id)
+    ]
     return log, session.message_count, session.token_count, session.updated_at
 
 
@@ -67,17 +70,17 @@ def test_a_group_does_what_its_appends_would_do_one_by_one(acme: TenantHandle, p
     plan = sorted(
         plan, key=lambda each: each[2]
     )  # time goes on: a session's is that of the last append, or of the latest
-    here, there = ([acme.sessions.create().id for _ in range(3)] for _ in range(2))
+    here, existing = ([acme.sessions.create().id for _ in range(3)] for _ in range(2))
     group = planned(plan, here)
     answers = done(acme, group)
-    for append in planned(plan, there):
+    for append in planned(plan, existing):
         done(acme, [append])
-    assert [stored(acme, session) for session in here] == [stored(acme, session) for session in there]
+    assert [stored(acme, session) for session in here] == [stored(acme, session) for session in existing]
     for append, answer in zip(group, answers, strict=True):
         if append.session_id == NOWHERE:
             assert isinstance(answer, NotFound)
         else:
-            assert isinstance(answer, Appended)
+            assert isinstance(answer, AppendResult)
             assert answer.messages == [acme.messages.get(entry.id) for entry in append.entries]
 
 
@@ -86,5 +89,5 @@ def test_the_only_session_of_a_group_that_is_there_gets_what_is_its_own(acme: Te
     session = acme.sessions.create().id
     plan = [(3, 2, 0), (0, 11, 0)]
     answers = done(acme, planned(plan if missing == "first" else plan[::-1], [session] * 3))
-    assert {type(each) for each in answers} == {Appended, NotFound}
+    assert {type(answer) for answer in answers} == {AppendResult, NotFound}
     assert len(acme.messages.list(session)) == 11

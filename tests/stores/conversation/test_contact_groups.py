@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast import FixedClock, Holdfast, SeededIds, TenantHandle
 from holdfast.limits import SEARCH_CHARS
-from holdfast.stores.conversation.contacts import _beginning, _searched
+from holdfast.stores.conversation.contacts import _prefix_range, _search_key
 
 PEOPLE = 9
 numbers = st.lists(st.integers(0, PEOPLE - 1), max_size=4)
@@ -31,11 +31,11 @@ def parted(groups: Groups, chosen: set[int]) -> Groups:
 
 def groups_of(acme: TenantHandle) -> tuple[Groups, dict[frozenset[int], str]]:
     """The groups there are, and what each is called."""
-    found: dict[str, set[int]] = {}
+    results: dict[str, set[int]] = {}
     for contact in acme.contacts.list():
         if contact.merged_id is not None:
-            found.setdefault(contact.merged_id, set()).add(int(contact.sender_id))
-    return {frozenset(each) for each in found.values()}, {frozenset(each): id for id, each in found.items()}
+            results.setdefault(contact.merged_id, set()).add(int(contact.sender_id))
+    return {frozenset(item) for item in results.values()}, {frozenset(item): id for id, item in results.items()}
 
 
 @given(histories)
@@ -57,9 +57,9 @@ def test_merges_and_unmerges_mean_what_sets_mean(history: list[tuple[str, list[i
                 merged_id = None
                 out = acme.contacts.unmerge([ids[number] for number in chosen])
                 assert out == sum(any(number in group for group in before) for number in {*chosen})
-            found, names = groups_of(acme)
-            assert found == expected
-            assert merged_id is None or names[next(group for group in found if {*chosen} <= group)] == merged_id
+            result, names = groups_of(acme)
+            assert result == expected
+            assert merged_id is None or names[next(group for group in result if {*chosen} <= group)] == merged_id
 
 
 @given(st.permutations(range(4)))
@@ -83,8 +83,8 @@ texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=8)
 @example(name="a\U0010ffff", search="a")
 @example(name="straße", search="STRASS")
 @example(name="\ud800\x00", search="\ud800")
-def test_a_beginning_is_a_range_that_holds_exactly_what_begins_so(name: str, search: str) -> None:
+def test_a_search_key_is_a_range_that_holds_exactly_what_begins_so(name: str, search: str) -> None:
     """Both engines compare by code point, as Python does once everything is escaped."""
-    wanted = _searched(search)
-    inside = wanted["prefix"] <= _beginning(name) < wanted["beyond"]
+    expected = _prefix_range(search)
+    inside = expected["prefix"] <= _search_key(name) < expected["beyond"]
     assert inside == name.casefold().startswith(search.casefold())

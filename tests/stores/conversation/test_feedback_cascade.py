@@ -40,17 +40,17 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def with_feedback(acme: TenantHandle) -> Message:
     session = acme.sessions.create()
-    made = [acme.messages.append(session.id, role="user", content=str(n)) for n in range(2)]
-    for message in made:
+    created = [acme.messages.append(session.id, role="user", content=str(n)) for n in range(2)]
+    for message in created:
         acme.feedback.create(message.id, is_positive=True, user="ada")
-    return made[0]
+    return created[0]
 
 
 def test_deleting_a_message_deletes_its_feedback(place: Place) -> None:
     message = with_feedback(place.acme)
     place.acme.messages.delete(message.session_id, [message.id])
     assert place.rows() == 1
-    assert [each.message_id for each in place.acme.feedback.list()] != [message.id]
+    assert [row.message_id for row in place.acme.feedback.list()] != [message.id]
 
 
 def test_purging_a_session_deletes_its_feedback(place: Place) -> None:

@@ -35,13 +35,13 @@ class Plain:
         return bodies
 
     def compact(self, room: int, chosen: set[int]) -> list[str]:
-        there = self.rooms[room]
-        gone = sorted(place for place in chosen if place < len(there))
-        bodies = [there[place] for place in gone]
-        if gone:
-            there[gone[0]] = f"({' '.join(bodies)})"
-            for place in reversed(gone[1:]):
-                del there[place]
+        existing = self.rooms[room]
+        removed = sorted(place for place in chosen if place < len(existing))
+        bodies = [existing[place] for place in removed]
+        if removed:
+            existing[removed[0]] = f"({' '.join(bodies)})"
+            for place in reversed(removed[1:]):
+                del existing[place]
         return bodies
 
 
@@ -57,36 +57,36 @@ def test_what_waits_is_in_the_order_in_which_it_came(history: list[tuple[str, An
         for what, how in history:
             _make(acme, clock, plain, what, how)
             for room, expected in enumerate(plain.rooms):
-                there = waiting(acme, room)
-                assert [message.body for message in there] == expected
-                assert [message.seq for message in there] == sorted({message.seq for message in there})
-                assert [message.is_summary for message in there] == [body.startswith("(") for body in expected]
+                existing = waiting(acme, room)
+                assert [message.body for message in existing] == expected
+                assert [message.seq for message in existing] == sorted({message.seq for message in existing})
+                assert [message.is_summary for message in existing] == [body.startswith("(") for body in expected]
         groups = {group.name: group for group in acme.pending_messages.list_groups()}
-        assert {*groups} == {name for name, there in zip(ROOMS, plain.rooms, strict=True) if there}
-        for name, there in zip(ROOMS, plain.rooms, strict=True):
-            if there:
-                assert groups[name].message_count == len(there)
-                assert groups[name].has_summary == there[-1].startswith("(")
+        assert {*groups} == {name for name, room in zip(ROOMS, plain.rooms, strict=True) if room}
+        for name, existing in zip(ROOMS, plain.rooms, strict=True):
+            if existing:
+                assert groups[name].message_count == len(existing)
+                assert groups[name].has_summary == existing[-1].startswith("(")
 
 
 def _make(acme: TenantHandle, clock: FixedClock, plain: Plain, what: str, how: Any) -> None:
     if what == "append":
         before = [waiting(acme, room) for room in range(2)]
         bodies = zip(how, plain.append(how), strict=True)
-        made = acme.pending_messages.append_batch(
+        created = acme.pending_messages.append_batch(
             [
                 NewPendingMessage(channel_name=ROOMS[room][0], history_key=ROOMS[room][1], body=body)
                 for room, body in bodies
             ]
         )
         for room in range(2):
-            new = [message.seq for message in made if message.history_key == ROOMS[room][1]]
+            new = [message.seq for message in created if message.history_key == ROOMS[room][1]]
             assert new == [*range(new[0], new[0] + len(new))] if new else True
             assert not new or not before[room] or new[0] > before[room][-1].seq
     elif what == "compact":
         room, chosen = how
-        there = waiting(acme, room)
-        ids = [there[place].id for place in sorted(chosen) if place < len(there)]
+        existing = waiting(acme, room)
+        ids = [existing[place].id for place in sorted(chosen) if place < len(existing)]
         words = plain.compact(room, chosen)
         assert (acme.pending_messages.compact(ids, f"({' '.join(words)})") is None) == (not ids)
     elif what == "clear":

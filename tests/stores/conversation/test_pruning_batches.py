@@ -25,9 +25,9 @@ def filled(hf: Holdfast, sessions: int, messages: int = 1) -> Any:
     """A tenant with sessions that are a day old."""
     acme = hf.tenant("acme")
     for _ in range(sessions):
-        made = acme.sessions.create()
+        created = acme.sessions.create()
         for _ in range(messages):
-            acme.messages.append(made.id, role="user", content="x")
+            acme.messages.append(created.id, role="user", content="x")
     clock = hf._setting.clock
     assert isinstance(clock, FixedClock)
     clock.advance(86_400)
@@ -37,14 +37,14 @@ def filled(hf: Holdfast, sessions: int, messages: int = 1) -> Any:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sessions each transaction removes."""
     sizes: list[int] = []
-    original = pruning._sessions
+    original = pruning._purge_batch
 
     async def counted(*args: Any, **kwargs: Any) -> Any:
         batch = await original(*args, **kwargs)
         sizes.append(len(batch.ids))
         return batch
 
-    monkeypatch.setattr(pruning, "_sessions", counted)
+    monkeypatch.setattr(pruning, "_purge_batch", counted)
     return sizes
 
 
@@ -67,7 +67,7 @@ def test_what_an_interruption_left_is_done_by_the_next_call(
 ) -> None:
     monkeypatch.setattr(pruning, "BATCH_SESSIONS", 2)
     acme, purged = filled(holdfast, 7), []
-    original = AsyncSessions._purge_there
+    original = AsyncSessions._purge_session
 
     async def failing(self: AsyncSessions, connection: Any, session_id: str) -> None:
         if len(purged) == 3:
@@ -76,7 +76,7 @@ def test_what_an_interruption_left_is_done_by_the_next_call(
         await original(self, connection, session_id)
 
     with monkeypatch.context() as patched:
-        patched.setattr(AsyncSessions, "_purge_there", failing)
+        patched.setattr(AsyncSessions, "_purge_session", failing)
         with pytest.raises(KeyboardInterrupt):
             acme.sessions.prune(idle=HOUR)
     assert acme.sessions.count() == 5, "the first batch is committed, the second undone"
@@ -91,9 +91,9 @@ def test_originals_and_deleted_messages_of_one_session_go_to_the_last(
     monkeypatch.setattr(pruning, "BATCH_ROWS", rows)
     acme = holdfast.tenant("acme")
     session = acme.sessions.create().id
-    made = [acme.messages.append(session, role="user", content="x").id for _ in range(8)]
-    acme.compactions.record(session, strategy="own", removed=made[:2])
-    acme.messages.delete(session, made[2:7])
+    created = [acme.messages.append(session, role="user", content="x").id for _ in range(8)]
+    acme.compactions.record(session, strategy="own", removed=created[:2])
+    acme.messages.delete(session, created[2:7])
     clock = holdfast._setting.clock
     assert isinstance(clock, FixedClock)
     clock.advance(86_400)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import CronKey, DirectKey, GroupKey, Holdfast, MainKey, SessionKey, SubagentKey, TeamKey
 from holdfast.errors import InvalidInput, LimitExceeded
+from tests.errors import raises
 
 DOCUMENTED = [
     (
@@ -127,7 +128,7 @@ def test_a_malformed_key_is_refused_with_the_forms_there_are(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 7, b"agent:a:main", ["agent:a:main"]])
 def test_what_is_not_text_is_refused(value: object) -> None:
-    with pytest.raises(InvalidInput, match="is not a session key"):
+    with raises(InvalidInput, field="key"):
         SessionKey.parse(value)  # type: ignore[arg-type]
 
 
@@ -172,12 +173,12 @@ def test_a_session_can_be_made_and_found_by_a_key() -> None:
     key = SessionKey.direct(agent="helper", channel="telegram", peer="42")
     with Holdfast(":memory:") as hf:
         sessions = hf.tenant("acme").sessions
-        made = sessions.create(key=key, agent=key.agent)
-        assert made.key == "agent:helper:telegram:direct:42"
-        assert sessions.find(key) == made
-        assert sessions.find(str(key)) == made
-        assert sessions.upsert(key, user=None).id == made.id
-        assert SessionKey.parse(made.key) == key
+        created = sessions.create(key=key, agent=key.agent)
+        assert created.key == "agent:helper:telegram:direct:42"
+        assert sessions.find(key) == created
+        assert sessions.find(str(key)) == created
+        assert sessions.upsert(key, user=None).id == created.id
+        assert SessionKey.parse(created.key) == key
 
 
 def test_a_key_over_the_limit_is_refused_as_any_other() -> None:

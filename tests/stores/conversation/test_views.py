@@ -31,9 +31,9 @@ def branched(draw: st.DrawFn) -> View:
 def holed(draw: st.DrawFn) -> View:
     """The same with places taken out, some of them put back elsewhere."""
     view = draw(branched())
-    gone = draw(st.sets(st.sampled_from(sorted(places(view)))))
-    moved = draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
-    return views.including(views.without(view, gone), [9 * BLOCK + views.seq_of(place) for place in moved])
+    removed = draw(st.sets(st.sampled_from(sorted(places(view)))))
+    moved = draw(st.sets(st.sampled_from(sorted(removed)))) if removed else set()
+    return views.including(views.without(view, removed), [9 * BLOCK + views.seq_of(place) for place in moved])
 
 
 def places(view: View) -> set[int]:
@@ -128,42 +128,42 @@ def test_shows_is_membership(view: View, place: int) -> None:
 
 @given(branched() | holed(), st.integers(0, END))
 def test_the_place_of_a_number_is_where_it_was_written(view: View, seq: int) -> None:
-    found = [place for place in places(view) if views.seq_of(place) == seq]
-    assert views.place_of(view, seq) == (found[0] if found else None)
+    result = [place for place in places(view) if views.seq_of(place) == seq]
+    assert views.position_of(view, seq) == (result[0] if result else None)
 
 
 @given(st.data(), branched() | holed())
 def test_without_is_a_difference(data: st.DataObject, view: View) -> None:
-    gone = data.draw(st.lists(st.sampled_from([*sorted(places(view)), 5, 8 * BLOCK + 3]))) if places(view) else [5]
-    left = views.without(view, gone)
-    assert places(left) == places(view) - {*gone}
+    removed = data.draw(st.lists(st.sampled_from([*sorted(places(view)), 5, 8 * BLOCK + 3]))) if places(view) else [5]
+    left = views.without(view, removed)
+    assert places(left) == places(view) - {*removed}
     assert is_tidy(left)
 
 
 @given(st.data(), branched())
 def test_including_what_was_taken_out_gives_back_the_view(data: st.DataObject, view: View) -> None:
-    gone = data.draw(st.lists(st.sampled_from(sorted(places(view)))))
-    assert views.including(views.without(view, gone), gone) == view
-    assert views.including(view, gone) == view, "what is there already is not put there twice"
+    removed = data.draw(st.lists(st.sampled_from(sorted(places(view)))))
+    assert views.including(views.without(view, removed), removed) == view
+    assert views.including(view, removed) == view, "what is there already is not put there twice"
     assert views.including(view, []) == view
 
 
 @given(st.data(), branched())
 def test_including_is_a_union(data: st.DataObject, view: View) -> None:
-    gone = data.draw(st.sets(st.sampled_from(sorted(places(view)))))
-    some = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
-    moved = {9 * BLOCK + views.seq_of(place) for place in gone - some}
-    found = views.including(views.without(view, gone), [*some, *moved])
-    assert places(found) == places(view) - gone | some | moved
-    assert is_tidy(found)
+    removed = data.draw(st.sets(st.sampled_from(sorted(places(view)))))
+    some = data.draw(st.sets(st.sampled_from(sorted(removed)))) if removed else set()
+    moved = {9 * BLOCK + views.seq_of(place) for place in removed - some}
+    result = views.including(views.without(view, removed), [*some, *moved])
+    assert places(result) == places(view) - removed | some | moved
+    assert is_tidy(result)
 
 
 def test_a_thousand_places_are_taken_out_and_put_back_quickly() -> None:
     """Every other place of a long log: as many pieces as places, and the time grows with them, not with their square."""
-    gone = range(2, 40_000, 2)
-    left = views.without(PLAIN, gone)
-    assert len(left) == len(gone) + 1
-    assert views.including(left, gone) == PLAIN
+    removed = range(2, 40_000, 2)
+    left = views.without(PLAIN, removed)
+    assert len(left) == len(removed) + 1
+    assert views.including(left, removed) == PLAIN
 
 
 @st.composite
@@ -175,11 +175,11 @@ def written(draw: st.DrawFn) -> tuple[View, int]:
     return view, first + draw(st.integers(start, max(start, END)))
 
 
-def there_now(view: View, next_place: int) -> list[int]:
+def there_now(view: View, next_position: int) -> list[int]:
     """The places of a view that something was written to."""
-    block = views.block_of(next_place)
+    block = views.block_of(next_position)
     return [
-        place for place in by_seq(places(view)) if not (views.block_of(place) == block and place >= next_place)
+        place for place in by_seq(places(view)) if not (views.block_of(place) == block and place >= next_position)
     ]  # fmt: skip
 
 
@@ -187,10 +187,10 @@ def there_now(view: View, next_place: int) -> list[int]:
 def test_the_first_places_are_the_first_that_were_written(
     given_: tuple[View, int], count: int, after: int, before: int
 ) -> None:
-    view, next_place = given_
+    view, next_position = given_
     ranges = tuple(views.within(view, after, before))
-    near = views.first_places(ranges, count, next_place)
-    assert there_now(near, next_place) == there_now(ranges, next_place)[:count]
+    near = views.first_positions(ranges, count, next_position)
+    assert there_now(near, next_position) == there_now(ranges, next_position)[:count]
     assert is_tidy(near)
 
 
@@ -198,18 +198,18 @@ def test_the_first_places_are_the_first_that_were_written(
 def test_the_last_places_are_the_last_that_were_written(
     given_: tuple[View, int], count: int, after: int, before: int
 ) -> None:
-    view, next_place = given_
+    view, next_position = given_
     ranges = tuple(views.within(view, after, before))
-    near = views.last_places(ranges, count, next_place)
-    there = there_now(ranges, next_place)
-    assert there_now(near, next_place) == there[max(0, len(there) - count) :]
+    near = views.last_positions(ranges, count, next_position)
+    existing = there_now(ranges, next_position)
+    assert there_now(near, next_position) == existing[max(0, len(existing) - count) :]
     assert is_tidy(near)
 
 
 @given(written(), st.integers(1, 40))
 def test_what_is_open_at_the_end_stays_open(given_: tuple[View, int], count: int) -> None:
     """Somebody may append between looking up a view and reading through it."""
-    view, next_place = given_
-    assert views.last_places(view, count, next_place)[-1][1] == view[-1][1]
-    many: Any = views.first_places(view, 10**6, next_place)
-    assert many == view == views.last_places(view, 10**6, next_place)
+    view, next_position = given_
+    assert views.last_positions(view, count, next_position)[-1][1] == view[-1][1]
+    many: Any = views.first_positions(view, 10**6, next_position)
+    assert many == view == views.last_positions(view, 10**6, next_position)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import FixedClock, Holdfast, Limits, PackPlace, PoolOptions, TenantHandle
+from holdfast import FixedClock, Holdfast, Limits, PackStorage, PoolOptions, TenantHandle
 from holdfast.types import Snapshot
 from tests.stores.objects.conftest import address, bucket, place, s3_server
 
@@ -109,7 +109,7 @@ def opens(address: str, tmp_path: Path) -> Iterator[Opens]:
 
 
 @pytest.fixture
-def bench(opens: Opens, place: PackPlace) -> Bench:
+def bench(opens: Opens, place: PackStorage) -> Bench:
     """A Holdfast on either engine, with its packs in either place."""
     return opens(place)
 

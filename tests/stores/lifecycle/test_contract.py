@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncHoldfast, PackPlace, TenantHandle
+from holdfast import AsyncHoldfast, PackStorage, TenantHandle
 from holdfast.core.packs import folder_of
 from holdfast.core.scope import Scope
 from holdfast.erasure import ErasureConsumer
@@ -25,7 +25,7 @@ LINE = re.compile(
 )
 
 
-def files(place: PackPlace, tenant: str) -> list[str]:
+def files(place: PackStorage, tenant: str) -> list[str]:
     """The packs of a tenant."""
     return asyncio.run(place.names(folder_of(tenant), blocking=False))
 
@@ -35,7 +35,9 @@ def whole(there: TenantHandle, snapshots: list[str]) -> bool:
     return all(there.snapshots.read(each, "file") for each in snapshots)
 
 
-def test_t1_capturing_the_eleventh_checkpoint_deletes_the_oldest(bench: Bench, place: PackPlace, lines: Lines) -> None:
+def test_t1_capturing_the_eleventh_checkpoint_deletes_the_oldest(
+    bench: Bench, place: PackStorage, lines: Lines
+) -> None:
     acme, run, other = bench.tenant(), bench.run(), bench.run()
     first = bench.capture(other)
     made = [bench.capture(run).id for _ in range(10)]
@@ -55,7 +57,7 @@ def test_t1_capturing_the_eleventh_checkpoint_deletes_the_oldest(bench: Bench, p
 
 
 def test_t2_the_cap_deletes_the_oldest_across_runs_first_and_never_the_newest(
-    bench: Bench, place: PackPlace, lines: Lines
+    bench: Bench, place: PackStorage, lines: Lines
 ) -> None:
     acme, one, other = bench.tenant(), bench.run(), bench.run()
     assert acme.retention.policy().quota_mib == 500
@@ -108,7 +110,7 @@ def _gone_after(bench: Bench, lines: Lines, seconds: int) -> list[str]:
 
 
 def test_t4_the_erasure_event_removes_every_blob_of_the_tenant_within_24_hours(
-    bench: Bench, address: str, place: PackPlace, redis_url: str, lines: Lines
+    bench: Bench, address: str, place: PackStorage, redis_url: str, lines: Lines
 ) -> None:
     run, theirs = bench.run(), bench.run("zenith")
     made = [bench.capture(run).id for _ in range(3)]
@@ -136,7 +138,7 @@ def publish(redis_url: str, fields: dict[str, str]) -> None:
         client.xadd("koder:events:id", fields)  # type: ignore[arg-type]
 
 
-async def consume(address: str, place: PackPlace, redis_url: str) -> None:
+async def consume(address: str, place: PackStorage, redis_url: str) -> None:
     async with AsyncHoldfast(address, packs=place, limits=SMALL, pool=POOL) as holdfast:
         consumer = ErasureConsumer(holdfast, redis_url)
         assert await consumer.once() == 2
@@ -144,7 +146,7 @@ async def consume(address: str, place: PackPlace, redis_url: str) -> None:
 
 
 def test_t5_a_cross_tenant_delete_attempt_is_refused_with_a_structured_error(
-    bench: Bench, place: PackPlace, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, place: PackStorage, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.capture(bench.run())
     theirs = bench.capture(bench.run("zenith"), tenant="zenith")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, PackPlace, PoolOptions
+from holdfast import Holdfast, PackStorage, PoolOptions
 from holdfast.core.packs import folder_of
 from holdfast.errors import Unavailable
 from holdfast.schema import check_integrity, migrate_down
@@ -35,7 +35,7 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
     dying = opens(Dying(tmp_path / "packs", 1, after=True))
     with pytest.raises(Died):
         dying.capture(run, size=3_000)
-    place = PackPlace(tmp_path / "packs")
+    place = PackStorage(tmp_path / "packs")
     asyncio.run(place.write(f"{FOLDER}/orphan", b"nobody's", blocking=False))
     acme = bench.tenant()
     assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "what is new may still be wanted"
@@ -109,7 +109,7 @@ def test_a_place_that_cannot_be_reached_is_no_finding(opens: Opens) -> None:
     }
     options = {"config": nowhere, "client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
     with pytest.raises(Unavailable):
-        opens(PackPlace("s3://bucket/folder", options)).tenant().diagnostics.look()
+        opens(PackStorage("s3://bucket/folder", options)).tenant().diagnostics.look()
 
 
 def test_the_integrity_of_a_database_is_looked_at(address: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Limits, PackPlace
+from holdfast import Holdfast, Limits, PackStorage
 from holdfast.clock import FixedClock
 
 SMALL = Limits(pack_from_bytes=1_000)
@@ -41,7 +41,7 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def bucket(s3_server: str, request: pytest.FixtureRequest) -> PackPlace:
+def bucket(s3_server: str, request: pytest.FixtureRequest) -> PackStorage:
     """A bucket of its own for each test."""
     name = "b" + format(abs(hash(request.node.nodeid)), "x")
     urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT"), timeout=30).close()
@@ -49,16 +49,16 @@ def bucket(s3_server: str, request: pytest.FixtureRequest) -> PackPlace:
         "aws_endpoint": s3_server, "aws_region": "us-east-1",
         "aws_access_key_id": "testing", "aws_secret_access_key": "testing",
     }  # fmt: skip
-    return PackPlace(f"s3://{name}/packs", {"config": options, "client_options": {"allow_http": True}})
+    return PackStorage(f"s3://{name}/packs", {"config": options, "client_options": {"allow_http": True}})
 
 
 @pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> PackPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PackStorage:
     """A storage for packs."""
     if request.param == "s3":
-        bucket: PackPlace = request.getfixturevalue("bucket")
+        bucket: PackStorage = request.getfixturevalue("bucket")
         return bucket
-    return PackPlace(tmp_path / "packs")
+    return PackStorage(tmp_path / "packs")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -349,7 +349,7 @@ def test_holding_a_removed_object_is_stale(acme: TenantHandle) -> None:
 def test_a_body_without_content_must_exist_already(acme: TenantHandle) -> None:
     packed, scope = bodies.pack(noise(50)), Scope(acme.name, acme._scope)
     without_body = packed.without_body()
-    assert (without_body.is_elsewhere, without_body.length) == (True, 50)
+    assert (without_body.is_in_pack, without_body.length) == (True, 50)
     acme.objects.put([b"x"], holder="me")
     with pytest.raises(Stale, match=packed.digest.hex()):
         step(acme._engine.write(lambda connection: objects.keep(connection, scope, [without_body], holder="me")))

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Holdfast, PackPlace
+from holdfast import Holdfast, PackStorage
 from holdfast.core.objects import digest_of
 from holdfast.errors import HoldfastError
 from holdfast.stores.execution.checkpoints.task_writes import Write
@@ -27,7 +27,7 @@ class Died(BaseException):
     """The simulated process has died."""
 
 
-class Dying(PackPlace):
+class Dying(PackStorage):
     """A storage whose process dies before or after its n-th operation."""
 
     def __init__(self, where: Path, at: int, *, after: bool) -> None:
@@ -88,7 +88,7 @@ def test_a_crash_at_any_point_loses_nothing_and_leaves_no_garbage(tmp_path: Path
 
 
 def check_after_death(folder: Path) -> None:
-    place = PackPlace(folder / "packs")
+    place = PackStorage(folder / "packs")
     with Holdfast(str(folder / "a.db"), packs=place, limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.objects.verify().damaged == []
@@ -136,7 +136,7 @@ def test_a_pack_that_is_sealed_too_late_is_stored_in_the_database(tmp_path: Path
     """A pruner condemns a pack while its writer is still busy; the writer stores the bodies in the database."""
     path, packs = str(tmp_path / "a.db"), tmp_path / "packs"
 
-    class Slow(PackPlace):
+    class Slow(PackStorage):
         async def write(self, path_in: str, content: bytes, *, blocking: bool) -> None:
             await super().write(path_in, content, blocking=blocking)
             with Holdfast(path, packs=packs, limits=SMALL) as other:
@@ -204,7 +204,7 @@ def test_killed_processes_keep_acknowledged_objects(tmp_path: Path) -> None:
         digests = [line for line in printed if line != "-"]
         # The second of every three is released, possibly before that was printed.
         kept += [digest for number, digest in enumerate(digests) if number % 3 != 1]
-    place = PackPlace(tmp_path / "packs")
+    place = PackStorage(tmp_path / "packs")
     with Holdfast(str(tmp_path / "a.db"), packs=place, limits=SMALL) as holdfast:
         objects = holdfast.tenant("acme").objects
         assert all(len(content) == 4_000 for content in objects.get(kept))

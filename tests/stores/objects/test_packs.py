@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, Limits, PackPlace
+from holdfast import AsyncHoldfast, Holdfast, Limits, PackStorage
 from holdfast.clock import FixedClock
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound, PackStorageMissing, Unavailable
 from holdfast.stores.execution.checkpoints.task_writes import Write
@@ -23,12 +23,12 @@ SHORT = b"a short one"
 LARGE, OTHER, THIRD = (SOURCE.randbytes(size) for size in (5_000, 3_000, 20_000))
 
 
-def files(place: PackPlace) -> list[str]:
+def files(place: PackStorage) -> list[str]:
     """Return the paths of all packs."""
     return asyncio.run(place.names("", blocking=False))
 
 
-def test_large_bodies_are_stored_in_one_pack(opens: Opens, place: PackPlace) -> None:
+def test_large_bodies_are_stored_in_one_pack(opens: Opens, place: PackStorage) -> None:
     objects = opens(place).tenant("acme").objects
     digests = objects.put([SHORT, LARGE, OTHER, LARGE], holder="me")
     assert len(files(place)) == 1
@@ -40,7 +40,7 @@ def test_large_bodies_are_stored_in_one_pack(opens: Opens, place: PackPlace) -> 
     assert len(files(place)) == 1, "stored bodies are not written again"
 
 
-def test_another_handle_and_asyncio_read_the_same_objects(opens: Opens, address: str, place: PackPlace) -> None:
+def test_another_handle_and_asyncio_read_the_same_objects(opens: Opens, address: str, place: PackStorage) -> None:
     (digest,) = opens(place).tenant("acme").objects.put([LARGE], holder="me")
 
     async def both() -> None:
@@ -57,7 +57,7 @@ def test_another_handle_and_asyncio_read_the_same_objects(opens: Opens, address:
     assert len(files(place)) == 1
 
 
-def test_a_pack_is_removed_with_its_last_object(opens: Opens, place: PackPlace) -> None:
+def test_a_pack_is_removed_with_its_last_object(opens: Opens, place: PackStorage) -> None:
     clock = FixedClock()
     objects = opens(place, clock=clock).tenant("acme").objects
     one, other = objects.put([LARGE, OTHER], holder="a")
@@ -77,7 +77,7 @@ def test_a_pack_is_removed_with_its_last_object(opens: Opens, place: PackPlace) 
     assert (files(place), objects.usage().packs) == ([], 0)
 
 
-def test_pieces_of_checkpoints_are_stored_in_packs(opens: Opens, place: PackPlace) -> None:
+def test_pieces_of_checkpoints_are_stored_in_packs(opens: Opens, place: PackStorage) -> None:
     acme = opens(place).tenant("acme")
     big, written = SOURCE.randbytes(30_000), SOURCE.randbytes(12_000)
     acme.checkpoints.put("t", id="1", state=b"s", pieces=[SHORT, big])
@@ -94,7 +94,7 @@ def test_pieces_of_checkpoints_are_stored_in_packs(opens: Opens, place: PackPlac
     assert files(place) == []
 
 
-def test_a_tenants_packs_are_removed_with_it(opens: Opens, place: PackPlace) -> None:
+def test_a_tenants_packs_are_removed_with_it(opens: Opens, place: PackStorage) -> None:
     holdfast = opens(place)
     for name in ("acme", "../acme", "zenith"):
         holdfast.tenant(name).objects.put([LARGE], holder="me")
@@ -105,7 +105,7 @@ def test_a_tenants_packs_are_removed_with_it(opens: Opens, place: PackPlace) -> 
     assert holdfast.tenant("zenith").objects.verify() == holdfast.tenant("acme").objects.verify()
 
 
-def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackPlace) -> None:
+def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackStorage) -> None:
     limits = Limits(pack_from_bytes=1_000, object_bytes=9_000)
     holdfast = opens(place, limits=limits)
     objects = holdfast.tenant("acme").objects
@@ -178,7 +178,7 @@ def test_in_a_joined_transaction_bodies_are_stored_in_the_database(tmp_path: Pat
 @pytest.mark.parametrize("where", ["", "ftp://host/folder", "s3://", 7, None])
 def test_an_invalid_pack_storage_is_refused(where: object) -> None:
     with pytest.raises(InvalidInput, match="packs"):
-        PackPlace(where)  # type: ignore[arg-type]
+        PackStorage(where)  # type: ignore[arg-type]
 
 
 def test_an_unreachable_server_is_unavailable(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_unreachable_server_is_unavailable(tmp_path: Path) -> None:
         "client_options": {"allow_http": True},
         "retry_config": {"max_retries": 0},
     }  # fmt: skip
-    place = PackPlace("s3://bucket/folder", options)
+    place = PackStorage("s3://bucket/folder", options)
     with Holdfast(str(tmp_path / "a.db"), packs=place, limits=SMALL) as holdfast:
         objects = holdfast.tenant("acme").objects
         with pytest.raises(Unavailable, match="packs"):

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from holdfast import AsyncHoldfast, Limits, PackPlace
+from holdfast import AsyncHoldfast, Limits, PackStorage
 from holdfast.errors import Corrupt, PackStorageMissing, Unavailable
 from tests.stores.objects.conftest import SMALL, Opens
 from tests.workspaces.worlds import World, make, on_disk
@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def test_content_is_stored_in_packs_and_restored(address: str, place: PackPlace, tree: Path) -> None:
+def test_content_is_stored_in_packs_and_restored(address: str, place: PackStorage, tree: Path) -> None:
     world = World(address, packs=place, limits=SMALL)
     first = world.capture(tree).snapshot
     original = on_disk(tree)
@@ -44,7 +44,7 @@ def test_content_is_stored_in_packs_and_restored(address: str, place: PackPlace,
     world.close()
 
 
-def test_content_is_stored_in_packs_from_an_event_loop(address: str, place: PackPlace, tree: Path) -> None:
+def test_content_is_stored_in_packs_from_an_event_loop(address: str, place: PackStorage, tree: Path) -> None:
     world = World(address, packs=place, limits=SMALL, is_async=True)
     snapshot = world.capture(tree).snapshot
     assert world.described(snapshot) == on_disk(tree)
@@ -73,7 +73,7 @@ def test_an_unreachable_pack_storage_leaves_no_snapshot(tmp_path: Path, tree: Pa
     unreachable = {"config": {"aws_endpoint": "http://127.0.0.1:9", "aws_region": "us-east-1", "aws_access_key_id": "x",
                               "aws_secret_access_key": "x"},
                    "client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}  # fmt: skip
-    world = World(str(tmp_path / "a.db"), packs=PackPlace("s3://nobody/packs", unreachable), limits=SMALL)
+    world = World(str(tmp_path / "a.db"), packs=PackStorage("s3://nobody/packs", unreachable), limits=SMALL)
     with pytest.raises(Unavailable):
         world.capture(tree)
     assert world.acme.snapshots.list() == []

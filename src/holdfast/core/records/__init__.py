@@ -1,4 +1,4 @@
-"""Record stores: a plain store is declared by its row type and inherits everything it does."""
+"""Record stores: a store that needs only a row type and inherits all of its methods."""
 
 from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, Searchable, Tags
 from .soft import AsyncSoftRecords

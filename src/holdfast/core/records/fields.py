@@ -1,6 +1,6 @@
-"""What the fields of a record are: the markers of a row type, and the declaration that is read from them.
+"""The fields of a record: markers on a row type, and the declaration that is built from them.
 
-A row type is a frozen Struct. Its fields are columns; markers in ``Annotated`` say the rest::
+A row type is a frozen Struct. Its fields are columns; markers in ``Annotated`` add the rest::
 
     class Provider(Struct, frozen=True):
         id: Annotated[Id, Key()]
@@ -11,8 +11,8 @@ A row type is a frozen Struct. Its fields are columns; markers in ``Annotated`` 
         created_at: datetime
         updated_at: datetime
 
-The store fills in ``version``, ``created_at``, ``updated_at`` and ``deleted_at``. Every other field is given by the ``New...``
-Struct, and the ``...Change`` Struct names those that can be changed.
+The store sets ``version``, ``created_at``, ``updated_at`` and ``deleted_at``. The ``New...`` Struct has every other field, and
+the ``...Change`` Struct has the fields that can be changed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 
 from msgspec import NODEFAULT, UNSET, Struct, structs
 
-from ..filters import Filterable as FilterColumns
+from ..filters import FilterColumns
 from ..rows import column_names, kind_of
 
 ROW = TypeVar("ROW", bound=Struct)
 MANAGED = ("version", "created_at", "updated_at", "deleted_at")
-"""Fields that the store fills in; no caller gives them."""
+"""Fields that the store sets; callers cannot set them."""
 
 
 class Key(Struct, frozen=True):
@@ -41,12 +41,12 @@ class Key(Struct, frozen=True):
 class Natural(Struct, frozen=True):
     """The field is part of the name by which people know a record; it is unique among the records that are not deleted.
 
-    The table needs a unique index over the tenant and these columns, ``WHERE deleted_at IS NULL`` if records can be restored.
+    The table needs a unique index on the tenant and these columns, ``WHERE deleted_at IS NULL`` if records can be restored.
     """
 
 
 class Limited(Struct, frozen=True):
-    """The limit of ``Limits`` for a text, in bytes as UTF-8, or for a JSON value, in bytes as stored."""
+    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, or of a JSON value, in bytes as stored."""
 
     limit: str
     empty: bool = True
@@ -54,7 +54,7 @@ class Limited(Struct, frozen=True):
 
 
 class Names(Struct, frozen=True):
-    """A list of names without duplicates; ``limit`` is the limit for their number."""
+    """A list of names without duplicates; ``limit`` bounds their number."""
 
     limit: str
 
@@ -75,7 +75,7 @@ class Filterable(Struct, frozen=True):
 
 
 class Searchable(Struct, frozen=True):
-    """``search`` of ``list`` and ``count`` looks into the field."""
+    """The ``search`` argument of ``list`` and ``count`` searches the field."""
 
 
 class Merged(Struct, frozen=True):
@@ -98,34 +98,34 @@ class Field(Struct, frozen=True):
     markers: tuple[Any, ...]
 
     def marker(self, kind: type[Struct]) -> Any:
-        """The marker of this kind, if the field has one."""
-        return next((each for each in self.markers if isinstance(each, kind)), None)
+        """Return the marker of this kind, or ``None``."""
+        return next((marker for marker in self.markers if isinstance(marker, kind)), None)
 
 
 class Declaration(Struct, Generic[ROW], frozen=True):
-    """Everything the types of a store say about it."""
+    """Everything that the types of a store declare about it."""
 
     row: type[ROW]
     fields: dict[str, Field]
     key: tuple[Field, ...]
     natural: tuple[Field, ...]
-    given: tuple[Field, ...]
+    new_fields: tuple[Field, ...]
     """Fields of the ``New...`` Struct."""
     editable: tuple[Field, ...]
     """Fields of the ``...Change`` Struct."""
     order: tuple[Field, ...]
-    """Fields that a list is sorted by; the last ones are the key, so that no two records have the same place."""
+    """Fields that a list is sorted by; the last ones are the key, so that the order is total."""
     descending: bool
     tags: Field | None
     searchable: tuple[Field, ...]
     secrets: tuple[Field, ...]
-    """Fields of the type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
+    """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
-    """Defaults of the key's parts, where they have one."""
+    """Defaults of the parts of the key that have one."""
 
 
 def fields_of(row: type[Struct]) -> dict[str, Field]:
-    """The fields of a row type, by name.
+    """Return the fields of a row type, by name.
 
     Raises:
         TypeError: a field has no limit.
@@ -137,26 +137,26 @@ def fields_of(row: type[Struct]) -> dict[str, Field]:
 def declare(
     row: type[ROW], new: type[Struct], change: type[Struct], order: Sequence[str], extra: Sequence[str]
 ) -> Declaration[ROW]:
-    """The declaration of a store.
+    """Return the declaration of a store.
 
     Args:
-        order: what a list is sorted by, the key if empty; ``-name`` sorts downwards, and then all of them do.
-        extra: fields of ``new`` that are no columns: the store handles them itself.
+        order: the fields a list is sorted by, the key if empty; ``-name`` means descending, for all fields or for none.
+        extra: fields of ``new`` that are not columns: the store handles them itself.
 
     Raises:
         TypeError: the types contradict each other, or a field has no limit.
     """
     fields = fields_of(row)
-    key = tuple(each for each in fields.values() if each.marker(Key))
-    given = _named(fields, [each for each in new.__struct_fields__ if each not in extra], new)
-    editable = _named(fields, change.__struct_fields__, change)
-    sorted_by = tuple(fields[each.removeprefix("-")] for each in order)
-    missing = [name for name in fields if name not in {each.name for each in given} and name not in MANAGED]
+    key = tuple(field for field in fields.values() if field.marker(Key))
+    new_fields = _select(fields, [name for name in new.__struct_fields__ if name not in extra], new)
+    editable = _select(fields, change.__struct_fields__, change)
+    sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
+    missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
     problems = [
         (not key, "has no Key()"),
-        (bool(missing), f"has fields that {new.__name__} does not give: {', '.join(missing)}"),
-        (any(each in key for each in editable), f"has a key that {change.__name__} would change"),
-        (len({each.startswith("-") for each in order}) > 1, "is sorted upwards and downwards at once"),
+        (bool(missing), f"has fields that {new.__name__} does not have: {', '.join(missing)}"),
+        (any(field in key for field in editable), f"has a key that {change.__name__} would change"),
+        (len({name.startswith("-") for name in order}) > 1, "is sorted in ascending and descending order at once"),
     ]
     for wrong, message in problems:
         if wrong:
@@ -165,64 +165,66 @@ def declare(
         row=row,
         fields=fields,
         key=key,
-        natural=tuple(each for each in fields.values() if each.marker(Natural)),
-        given=given,
+        natural=tuple(field for field in fields.values() if field.marker(Natural)),
+        new_fields=new_fields,
         editable=editable,
-        order=sorted_by + tuple(each for each in key if each not in sorted_by),
-        descending=any(each.startswith("-") for each in order),
-        tags=next((each for each in fields.values() if each.marker(Tags)), None),
-        searchable=tuple(each for each in fields.values() if each.marker(Searchable)),
-        secrets=tuple(each for each in fields.values() if each.kind == "secret"),
-        defaults={each.name: each.default for each in structs.fields(new) if each.default not in (NODEFAULT, UNSET)},
+        order=sorted_by + tuple(field for field in key if field not in sorted_by),
+        descending=any(name.startswith("-") for name in order),
+        tags=next((field for field in fields.values() if field.marker(Tags)), None),
+        searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
+        secrets=tuple(field for field in fields.values() if field.kind == "secret"),
+        defaults={
+            field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)
+        },
     )
 
 
 def filter_columns(declared: Declaration[Any]) -> FilterColumns:
-    """What ``list`` and ``count`` accept filters on."""
+    """Return the columns that the filters of ``list`` and ``count`` may use."""
     kinds = {"plain": "text"}
     columns = {
-        each.name: (each.column, kinds.get(each.kind, each.kind))
-        for each in declared.fields.values()
-        if each.marker(Filterable)
+        field.name: (field.column, kinds.get(field.kind, field.kind))
+        for field in declared.fields.values()
+        if field.marker(Filterable)
     }
     if declared.tags is not None:
         tags = declared.tags.marker(Tags)
         tagged = f"SELECT t.{tags.column} FROM {tags.table} AS t WHERE t.tenant_id = :tenant_id AND t.tag"
         columns[declared.tags.name] = (f"{declared.key[0].column} IN ({tagged}", "tags")
-    metadata = next((each.column for each in declared.fields.values() if each.marker(Metadata)), None)
+    metadata = next((field.column for field in declared.fields.values() if field.marker(Metadata)), None)
     return FilterColumns(columns, metadata=metadata)
 
 
-def _named(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]) -> tuple[Field, ...]:
+def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]) -> tuple[Field, ...]:
     unknown = [name for name in names if name not in fields or name in MANAGED]
     if unknown:
-        raise TypeError(f"{struct.__name__} has fields that a caller cannot give: {', '.join(unknown)}")
+        raise TypeError(f"{struct.__name__} has fields that callers cannot set: {', '.join(unknown)}")
     return tuple(fields[name] for name in names)
 
 
 def _field(name: str, column: str, hint: Any) -> Field:
     plain, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     optional = get_origin(plain) in (Union, types.UnionType) and type(None) in get_args(plain)
-    found = Field(name, column, kind_of(hint), _without_none(plain), optional, tuple(markers))
+    field = Field(name, column, kind_of(hint), _without_none(plain), optional, tuple(markers))
     if (
         name not in MANAGED
-        and found.kind in ("text", "json")
-        and not any(isinstance(each, (Limited, Names, Tags)) for each in markers)
+        and field.kind in ("text", "json")
+        and not any(isinstance(marker, (Limited, Names, Tags)) for marker in markers)
     ):
         raise TypeError(f"the field {name} has no limit: mark it with Limited, Names or Tags")
-    return found
+    return field
 
 
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
-        hint = Union[tuple(each for each in get_args(hint) if each is not type(None))]  # noqa: UP007
+        hint = Union[tuple(arg for arg in get_args(hint) if arg is not type(None))]  # noqa: UP007
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     return hint
 
 
 def choices(hint: Any) -> tuple[Any, ...]:
-    """The values of a ``Literal``, or of a union of them."""
+    """Return the values of a ``Literal``, or of a union of them."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return tuple(value for each in get_args(hint) for value in choices(each))
+    return tuple(value for arg in get_args(hint) for value in choices(arg))

@@ -1,4 +1,4 @@
-"""Record stores whose deletions can be undone."""
+"""Record stores whose deletions can be undone: deleted records stay in the table."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .store import AsyncRecords, C, N, R
 
 
 class AsyncSoftRecords(AsyncRecords[R, N, C]):
-    """Records whose deletion can be undone. Their table has a column ``deleted_at``."""
+    """Records whose deletion can be undone. The table has a column ``deleted_at``."""
 
     _soft = True
 
     @writes
     async def restore(self, connection: Connection, *key: str) -> R:
-        """Undo the deletion of a record. A live one is returned unchanged.
+        """Undo the deletion of a record. A live record is returned unchanged.
 
         Raises:
-            NotFound: there never was such a record.
-            AlreadyExists: another record has its name by now.
+            NotFound: the record never existed.
+            AlreadyExists: another record has taken its name.
         """
         params = self._at(key)
         row = await self._one(connection, self.queries.lock, params)
@@ -28,7 +28,9 @@ class AsyncSoftRecords(AsyncRecords[R, N, C]):
                 row = await self._one(connection, self.queries.restore, params)
             except AlreadyExists:
                 raise AlreadyExists(
-                    f"another {self.noun} has the name of {self._named(key)}: rename or delete it first"
+                    f"another {self.noun} has the name of {self._named(key)}: rename or delete it first",
+                    noun=self.noun,
+                    key=key[0],
                 ) from None
         if row is None:
             raise self._missing(key)

@@ -1,6 +1,6 @@
-"""The SQL of a record store, written from its declaration.
+"""The SQL of a record store, generated from its declaration.
 
-It is the text of a ``.sql`` file that nobody has to write (see ``core/queries.py``). Names come from the source; values are
+The result is the text of a ``.sql`` file (see ``core/queries.py``). Names come from the source code; values are
 parameters. Every statement names the tenant.
 """
 
@@ -24,21 +24,21 @@ class GeneratedQueries(Queries):
 
     @cached_property
     def text(self) -> str:
-        """All of them, as they would stand in a ``.sql`` file."""
-        found = {**self._reading(), **self._writing()}
+        """All queries, in the form of a ``.sql`` file."""
+        statements = {**self._read_queries(), **self._write_queries()}
         if self._declared.natural:
-            found |= self._by_natural_key()
+            statements |= self._natural_key_queries()
         if self._soft:
-            found |= self._deleting_softly()
+            statements |= self._soft_delete_queries()
         if self._declared.tags is not None:
-            found |= self._tagging(self._declared.tags)
-        return "".join(f"-- name: {name}\n{sql};\n\n" for name, sql in found.items())
+            statements |= self._tag_queries(self._declared.tags)
+        return "".join(f"-- name: {name}\n{sql};\n\n" for name, sql in statements.items())
 
-    def _reading(self) -> dict[str, str]:
+    def _read_queries(self) -> dict[str, str]:
         declared = self._declared
-        names, after = _columns(declared.order), ", ".join(f":after_{each.column}" for each in declared.order)
-        sign, way = ("<", " DESC") if declared.descending else (">", "")
-        order = ", ".join(f"{each.column}{way}" for each in declared.order)
+        names, after = _columns(declared.order), ", ".join(f":after_{field.column}" for field in declared.order)
+        sign, direction = ("<", " DESC") if declared.descending else (">", "")
+        order = ", ".join(f"{field.column}{direction}" for field in declared.order)
         rows = f"{self._select()} WHERE {self._all_live()}"
         return {
             "get": f"{self._select()} WHERE {self._one_live()}",
@@ -48,43 +48,43 @@ class GeneratedQueries(Queries):
             "count": f"SELECT count(*) FROM {self._table} WHERE {self._all_live()}/*where*/",
         }
 
-    def _writing(self) -> dict[str, str]:
+    def _write_queries(self) -> dict[str, str]:
         declared = self._declared
-        stamps = [each for each in ("created_at", "updated_at") if each in declared.fields]
-        columns = ", ".join(["tenant_id", *(each.column for each in declared.given), *stamps])
+        stamps = [name for name in ("created_at", "updated_at") if name in declared.fields]
+        columns = ", ".join(["tenant_id", *(field.column for field in declared.new_fields), *stamps])
         values = ", ".join(
-            [":tenant_id", *(f":{each.column}" for each in declared.given), *(":now_at" for _ in stamps)]
+            [":tenant_id", *(f":{field.column}" for field in declared.new_fields), *(":now_at" for _ in stamps)]
         )
-        sets = [f"{each.column} = :{each.column}" for each in declared.editable]
+        sets = [f"{field.column} = :{field.column}" for field in declared.editable]
         sets += ["version = version + 1"] if "version" in declared.fields else []
         sets += ["updated_at = :now_at"] if "updated_at" in declared.fields else []
         create = (
             f"INSERT INTO {self._table} ({columns})\nVALUES ({values})\nON CONFLICT DO NOTHING\n{self._returning()}"
         )
         update = f"UPDATE {self._table} SET {', '.join(sets)}\nWHERE {self._one_live()}\n{self._returning()}"
-        gone = f"DELETE FROM {self._table} WHERE {self._one_live()} RETURNING 1"
-        hidden = f"UPDATE {self._table} SET deleted_at = :now_at WHERE {self._one_live()} RETURNING 1"
-        return {"create": create, "update": update, "delete": hidden if self._soft else gone}
+        hard_delete = f"DELETE FROM {self._table} WHERE {self._one_live()} RETURNING 1"
+        soft_delete = f"UPDATE {self._table} SET deleted_at = :now_at WHERE {self._one_live()} RETURNING 1"
+        return {"create": create, "update": update, "delete": soft_delete if self._soft else hard_delete}
 
-    def _by_natural_key(self) -> dict[str, str]:
+    def _natural_key_queries(self) -> dict[str, str]:
         same = f"{self._all_live()}{_equal(self._declared.natural)}"
         return {
             "find": f"{self._select()} WHERE {same}",
             "lock_by_natural_key": f"{self._select()} WHERE {same} /*pg FOR UPDATE*/",
         }
 
-    def _deleting_softly(self) -> dict[str, str]:
+    def _soft_delete_queries(self) -> dict[str, str]:
         deleted = f"tenant_id = :tenant_id AND deleted_at IS NOT NULL{_equal(self._declared.key)}"
         return {
             "lock_deleted": f"{self._select()} WHERE {deleted} /*pg FOR UPDATE*/",
             "restore": f"UPDATE {self._table} SET deleted_at = NULL WHERE {deleted}\n{self._returning()}",
         }
 
-    def _tagging(self, field: Field) -> dict[str, str]:
+    def _tag_queries(self, field: Field) -> dict[str, str]:
         tags, (key,) = field.marker(Tags), self._declared.key
         return {
             "add_tag": f"INSERT INTO {tags.table} (tenant_id, tag, {tags.column}) VALUES (:tenant_id, :tag, :{key.column})",
-            # Said in so many words, because a caller's own SQLite connection may have foreign keys switched off.
+            # Deleted explicitly, because a caller's own SQLite connection may have foreign keys switched off.
             "delete_tags": f"DELETE FROM {tags.table} WHERE tenant_id = :tenant_id AND {tags.column} = :{key.column}",
         }
 
@@ -103,25 +103,25 @@ class GeneratedQueries(Queries):
 
 
 def _equal(fields: Iterable[Field]) -> str:
-    return "".join(f" AND {each.column} = :{each.column}" for each in fields)
+    return "".join(f" AND {field.column} = :{field.column}" for field in fields)
 
 
 def _columns(fields: Sequence[Field]) -> str:
-    return ", ".join(each.column for each in fields)
+    return ", ".join(field.column for field in fields)
 
 
 def search_condition(dialect: Dialect, fields: Sequence[Field]) -> str:
-    """A field contains the text ``search``, whose ASCII letters are in lower case.
+    """Return the condition that a field contains the text ``search``, whose ASCII letters are in lower case.
 
-    Only those are compared without case: engines and languages differ in what they do to the others.
+    Only ASCII letters are compared without case: engines and languages differ on the others.
     """
     if dialect is Dialect.SQLITE:
-        found = [f"instr(lower({each.column}), :search) > 0" for each in fields]
+        conditions = [f"instr(lower({field.column}), :search) > 0" for field in fields]
     else:
-        found = [f'strpos(lower({each.column} COLLATE "C"), :search::text) > 0' for each in fields]
-    return f"\n  AND ({' OR '.join(found)})"
+        conditions = [f'strpos(lower({field.column} COLLATE "C"), :search::text) > 0' for field in fields]
+    return f"\n  AND ({' OR '.join(conditions)})"
 
 
-def lower_ascii(wanted: str) -> str:
-    """The text with its ASCII letters in lower case."""
-    return "".join(each.lower() if each.isascii() else each for each in wanted)
+def lower_ascii(search: str) -> str:
+    """Return the text with its ASCII letters in lower case."""
+    return "".join(char.lower() if char.isascii() else char for char in search)

@@ -1,4 +1,4 @@
-"""Record stores: everything a plain store does, inherited and typed by its row, ``New...`` and ``...Change`` types."""
+"""Record stores: the methods that every plain store inherits, typed by its row, ``New...`` and ``...Change`` types."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from ...errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
 from .. import scope as scopes
 from .. import text
 from ..encrypted_columns import EncryptedColumn
-from ..filters import Filter
-from ..filters import Filterable as FilterColumns
+from ..filters import Filter, FilterColumns
 from ..paging import Page, page, rows_to_read
 from ..queries import Query
 from ..registration import register_tenant
 from ..rows import mapper
 from ..store import TenantStore, reads, writes
 from .fields import Declaration, Field, declare, filter_columns
-from .secrets import encrypted_column, merged, with_secrets
+from .secrets import encrypted_column, merge_changes, wrap_secrets
 from .statements import GeneratedQueries, lower_ascii, search_condition
-from .values import after, check_version, cursor_of, is_same, stored, stored_again, with_article
+from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
 
 R = TypeVar("R", bound=Struct)
 N = TypeVar("N", bound=Struct)
@@ -30,9 +29,9 @@ C = TypeVar("C", bound=Struct)
 
 
 class AsyncRecords(TenantStore, Generic[R, N, C]):
-    """Records of one kind in one tenant.
+    """Base of stores that keep records of one kind in one tenant.
 
-    A subclass names its types and its table; ``core/records/fields.py`` says what the types mean::
+    A subclass names its types and its table; ``core/records/fields.py`` explains the types::
 
         class AsyncProviders(AsyncRecords[Provider, NewProvider, ProviderChange]):
             table, noun = "providers", "provider"
@@ -43,14 +42,14 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     table: ClassVar[str]
     noun: ClassVar[str]
     nouns: ClassVar[str]
-    """Several of them; ``noun`` with an s if it is not given."""
+    """The plural of ``noun``; by default ``noun`` with an s."""
     a_noun: ClassVar[str]
     order: ClassVar[Sequence[str]] = ()
-    """Fields that a list is sorted by instead of the key; with ``-`` in front of each, downwards."""
+    """Fields that a list is sorted by instead of the key; with ``-`` before each, in descending order."""
     live: ClassVar[str] = ""
-    """A condition in SQL that a record has to meet to be seen."""
+    """An SQL condition that a record must meet to be visible."""
     extra: ClassVar[Sequence[str]] = ()
-    """Fields of the ``New...`` type that are no columns; ``_after_save`` handles them."""
+    """Fields of the ``New...`` type that are not columns; ``_after_save`` handles them."""
 
     declared: ClassVar[Declaration[Any]]
     new_type: ClassVar[type[Struct]]
@@ -62,7 +61,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        base = next(each for each in cls.__orig_bases__ if issubclass(each.__origin__, AsyncRecords))  # type: ignore[attr-defined]
+        base = next(base for base in cls.__orig_bases__ if issubclass(base.__origin__, AsyncRecords))  # type: ignore[attr-defined]
         row, cls.new_type, cls.change_type = get_args(base)
         if isinstance(row, TypeVar):
             return  # not a store, but another base of stores
@@ -70,32 +69,32 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         cls.nouns, cls.a_noun = getattr(cls, "nouns", f"{cls.noun}s"), with_article(cls.noun)
         cls.queries = GeneratedQueries(cls.table, cls.declared, live=cls.live, soft=cls._soft)
         cls.filters = filter_columns(cls.declared)
-        cls.secrets = {each.column: encrypted_column(cls.table, each, cls.declared) for each in cls.declared.secrets}
+        cls.secrets = {field.column: encrypted_column(cls.table, field, cls.declared) for field in cls.declared.secrets}
 
     @writes
     async def create(self, connection: Connection, new: N) -> R:
-        """Create a record. Without a key of the caller's it gets a new id.
+        """Create a record. Without a key it gets a new id.
 
         With a key the call can be repeated: if the same record exists already, it is returned.
 
         Raises:
-            AlreadyExists: there is another record with this key or name.
+            AlreadyExists: another record has this key or name.
         """
         new = self._checked(new)
         params = self._now(self._new_values(new))
         row = await self._insert(connection, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
-            if row is None or not all(is_same(each, params[each.column], row) for each in self.declared.given):
-                raise await self._in_the_way(connection, params, row)
+            if row is None or not all(is_same(field, params[field.column], row) for field in self.declared.new_fields):
+                raise await self._creation_conflict(connection, params, row)
         await self._after_save(connection, new, row)
         return row
 
     @writes
     async def upsert(self, connection: Connection, new: N) -> R:
-        """Create a record, or change the one with this key or, without a key, this name. A deleted one becomes live again.
+        """Create a record, or change the one with this key or, without a key, this name. A deleted record becomes live again.
 
-        Fields that cannot be changed stay as they were, and so do those that are unset. If nothing differs, nothing is
+        Fields that cannot be changed keep their values, and so do fields that are unset. If nothing differs, nothing is
         written.
 
         Raises:
@@ -106,23 +105,23 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         row = await self._insert(connection, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
-                getattr(new, each.name, UNSET) is UNSET for each in self.declared.key
+                getattr(new, field.name, UNSET) is UNSET for field in self.declared.key
             )
             row = await self._existing(connection, params, by_name=by_name)
             if row is None:
-                raise self._taken(params, "the two differ in their keys")
-            given = {each.name for each in self.declared.editable if getattr(new, each.name, UNSET) is not UNSET}
-            changes = {name: params[self.declared.fields[name].column] for name in given}
+                raise self._taken(params, "it has another key")
+            names = {field.name for field in self.declared.editable if getattr(new, field.name, UNSET) is not UNSET}
+            changes = {name: params[self.declared.fields[name].column] for name in names}
             row = await self._change(connection, row, changes)
         await self._after_save(connection, new, row)
         return row
 
     @reads
     async def get(self, connection: Connection, *key: str) -> R:
-        """One record.
+        """Return one record.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         row = await self._one(connection, self.queries.get, self._at(key))
         if row is None:
@@ -131,7 +130,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
 
     @reads
     async def find(self, connection: Connection, *name: str) -> R | None:
-        """The record with this name, or ``None``. Records without a name of their own are found by their key."""
+        """Return the record with this name, or ``None``. Records without a natural key are found by their key."""
         if self.declared.natural:
             return await self._one(connection, self.queries.find, self._at(name, self.declared.natural))
         return await self._one(connection, self.queries.get, self._at(name))
@@ -146,10 +145,10 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
-        """Records that match all filters. With ``limit``, a page; its ``next`` is the cursor of the next one.
+        """List records that match all filters. With ``limit``, a page; its ``next`` is the cursor of the next page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not of this list, or there is nothing to search in.
+            InvalidFilter: a filter or the cursor does not belong to this list, or the records have no text to search.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
@@ -158,16 +157,16 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         query, order = self.queries.list, self.declared.order
         if cursor is not None:
             query = self.queries.list_after
-            params |= after(cursor, self.table, order)
+            params |= cursor_params(cursor, self.table, order)
         rows = self._rows(connection, await query.all(connection, params, clause))
         return page(rows, limit, limits, self.nouns, lambda row: cursor_of(self.table, order, row))
 
     @reads
     async def count(self, connection: Connection, *, where: Sequence[Filter] = (), search: str | None = None) -> int:
-        """The number of records that match all filters.
+        """Return the number of records that match all filters.
 
         Raises:
-            InvalidFilter: a filter is not of this list, or there is nothing to search in.
+            InvalidFilter: a filter does not belong to this list, or the records have no text to search.
         """
         params = self._scope.params()
         row = await self.queries.count.one(connection, params, self._clause(connection, where, search, params))
@@ -179,13 +178,13 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """Change the fields that are set. With ``version``, only if the record still has that version.
 
         Raises:
-            NotFound: there is no such record.
+            NotFound: the record does not exist.
             Conflict: it has another version.
             AlreadyExists: another record has this name.
         """
         changes = self._changes(change)
-        row = await self._held(connection, key, version)
-        row = await self._change(connection, row, merged(self.declared, row, changes))
+        row = await self._lock_row(connection, key, version)
+        row = await self._change(connection, row, merge_changes(self.declared, row, changes))
         await self._after_save(connection, change, row)
         return row
 
@@ -194,10 +193,10 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """Delete a record. With ``version``, only if it still has that version.
 
         Raises:
-            NotFound: there is no such record.
+            NotFound: the record does not exist.
             Conflict: it has another version.
         """
-        await self._held(connection, key, version)
+        await self._lock_row(connection, key, version)
         params = self._at(key) | {"now_at": self._scope.clock.now_us()}
         if not self._soft:
             await self._before_delete(connection, params)
@@ -206,74 +205,82 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         await self.queries.delete.all(connection, params)
 
     def _prepare(self, new: N) -> N:
-        """Called before a record is created: check and fill in what the types do not say."""
+        """Check and complete a new record beyond what the types check; called before it is created."""
         return new
 
     async def _after_save(self, connection: Connection, given: Struct, row: R) -> None:
         """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written."""
 
     async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
-        """Called in the transaction of ``delete``, before a record is removed for good; ``params`` has its key."""
+        """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
 
     def _at(self, key: Sequence[str], fields: Sequence[Field] = ()) -> dict[str, Any]:
-        """The parameters that identify a record, by its key or by these fields."""
+        """Return the parameters that identify a record, by its key or by these fields."""
         fields = fields or self.declared.key
-        missing = [self.declared.defaults.get(each.name, UNSET) for each in fields[len(key) :]]
-        if len(key) > len(fields) or UNSET in missing:
-            names = ", ".join(each.name for each in fields)
-            raise InvalidInput(f"{self.a_noun} is identified by {names}, not by {len(key)} values: {key!r}")
+        defaults = [self.declared.defaults.get(field.name, UNSET) for field in fields[len(key) :]]
+        if len(key) > len(fields) or UNSET in defaults:
+            names = ", ".join(field.name for field in fields)
+            raise InvalidInput(
+                f"{self.a_noun} is identified by {names}, not by {len(key)} values: {key!r}", field=fields[0].name
+            )
         limits = self._scope.limits
-        pairs = zip(fields, [*key, *missing], strict=True)
-        return self._scope.params(**{each.column: stored(each, value, limits, self.noun) for each, value in pairs})
+        pairs = zip(fields, [*key, *defaults], strict=True)
+        return self._scope.params(
+            **{field.column: encode_value(field, value, limits, self.noun) for field, value in pairs}
+        )
 
     def _checked(self, new: N) -> N:
         if not isinstance(new, self.new_type):
-            wanted = with_article(self.new_type.__name__)
-            raise InvalidInput(f"{self.a_noun} is created from {wanted}, not from {type(new).__name__}")
+            expected = with_article(self.new_type.__name__)
+            raise InvalidInput(f"{self.a_noun} is created from {expected}, not from {type(new).__name__}", field="new")
         return self._prepare(new)
 
     def _new_values(self, new: N) -> dict[str, Any]:
-        """The fields of a new record in the form that is stored, by column."""
-        found: dict[str, Any] = {}
-        for field in self.declared.given:
+        """Return the fields of a new record in their stored form, by column."""
+        values: dict[str, Any] = {}
+        for field in self.declared.new_fields:
             value = getattr(new, field.name)
             if value is UNSET and field in self.declared.key:
                 value = self._scope.ids.new()
             elif value is UNSET and field.optional:
                 value = None
-            found[field.column] = stored(field, value, self._scope.limits, self.noun)
-        return found
+            values[field.column] = encode_value(field, value, self._scope.limits, self.noun)
+        return values
 
     def _changes(self, change: C) -> dict[str, Any]:
-        """The fields that a change sets, in the form that is stored, by name."""
+        """Return the fields that a change sets, in their stored form, by name."""
         if not isinstance(change, self.change_type):
-            wanted = with_article(self.change_type.__name__)
-            raise InvalidInput(f"{self.a_noun} is changed by {wanted}, not by {type(change).__name__}")
-        given = [(each, getattr(change, each.name)) for each in self.declared.editable]
+            expected = with_article(self.change_type.__name__)
+            raise InvalidInput(
+                f"{self.a_noun} is changed by {expected}, not by {type(change).__name__}", field="change"
+            )
+        values = [(field, getattr(change, field.name)) for field in self.declared.editable]
         limits = self._scope.limits
-        return {each.name: stored(each, value, limits, self.noun) for each, value in given if value is not UNSET}
+        return {
+            field.name: encode_value(field, value, limits, self.noun) for field, value in values if value is not UNSET
+        }
 
     def _now(self, values: dict[str, Any]) -> dict[str, Any]:
         return self._scope.params(**values, now_at=self._scope.clock.now_us())
 
     async def _one(self, connection: Connection, query: Query, params: dict[str, Any]) -> R | None:
-        return self._made(connection, await query.one(connection, params))
+        return self._to_row(connection, await query.one(connection, params))
 
-    def _made(self, connection: Connection, row: Row | None) -> R | None:
+    def _to_row(self, connection: Connection, row: Row | None) -> R | None:
         return None if row is None else self._rows(connection, [row])[0]
 
     def _rows(self, connection: Connection, rows: Sequence[Row]) -> Sequence[R]:
-        found: Sequence[R] = mapper(self.declared.row, connection.dialect)(rows)
-        return with_secrets(found, self.declared, self.secrets, self._scope) if self.secrets else found
+        records: Sequence[R] = mapper(self.declared.row, connection.dialect)(rows)
+        return wrap_secrets(records, self.declared, self.secrets, self._scope) if self.secrets else records
 
     def _encrypted(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Parameters with their secrets in the form that is stored."""
-        key = [params[each.column] for each in self.declared.key]
+        """Return the parameters with their secrets encrypted."""
+        key = [params[field.column] for field in self.declared.key]
         scope = self._scope
-        return params | {name: each.encrypt(scope, key, params[name]) for name, each in self.secrets.items()}
+        return params | {name: column.encrypt(scope, key, params[name]) for name, column in self.secrets.items()}
 
     async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
-        """The new record, or ``None`` if its key or its name is taken."""
+        """Insert a record; return ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
         row = await self._one(connection, self.queries.create, self._encrypted(params))
         if row is not None:
@@ -281,15 +288,15 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         return row
 
     async def _existing(self, connection: Connection, params: dict[str, Any], *, by_name: bool) -> R | None:
-        """The record that is in the way of a new one, locked, and live again if it was deleted."""
+        """Lock and return the record that has the key or name of a new one; restore it if it was deleted."""
         query = self.queries.lock_by_natural_key if by_name else self.queries.lock
         row = await self._one(connection, query, params)
         if row is None and self._soft and not by_name:
             row = await self._one(connection, self.queries.restore, params)
         return row
 
-    async def _held(self, connection: Connection, key: Sequence[str], version: int | None) -> R:
-        """A record, locked until the transaction ends, if it has this version."""
+    async def _lock_row(self, connection: Connection, key: Sequence[str], version: int | None) -> R:
+        """Return a record, locked until the transaction ends, after checking its version."""
         row = await self._one(connection, self.queries.lock, self._at(key))
         if row is None:
             raise self._missing(key)
@@ -298,25 +305,25 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
 
     def _check_version(self, row: R, key: Sequence[str], version: int | None) -> None:
         if version is not None and "version" not in self.declared.fields:
-            raise InvalidInput(f"{self.nouns} have no versions; leave version out")
+            raise InvalidInput(f"{self.nouns} have no versions; leave version out", field="version")
         check_version(getattr(row, "version", 0), version, self._named(key))
 
     async def _change(self, connection: Connection, row: R, changes: dict[str, Any]) -> R:
-        """Write what differs. The record is locked."""
+        """Write the changes that differ from the record, which is locked."""
         fields = self.declared.fields
         if all(is_same(fields[name], value, row) for name, value in changes.items()):
             return row
-        whole = (*self.declared.key, *self.declared.natural, *self.declared.editable)
-        values = {each.column: changes.get(each.name, UNSET) for each in whole}
-        for each in whole:
-            if values[each.column] is UNSET:
-                values[each.column] = stored_again(each, getattr(row, each.name))
+        columns = (*self.declared.key, *self.declared.natural, *self.declared.editable)
+        values = {field.column: changes.get(field.name, UNSET) for field in columns}
+        for field in columns:
+            if values[field.column] is UNSET:
+                values[field.column] = encode_row_value(field, getattr(row, field.name))
         params = self._now(values)
         try:
             changed = await self._one(connection, self.queries.update, self._encrypted(params))
         except AlreadyExists:
             raise self._taken(params, "choose another name") from None
-        assert changed is not None  # it is locked
+        assert changed is not None  # the row is locked
         if self.declared.tags is not None and self.declared.tags.name in changes:
             await self.queries.delete_tags.all(connection, params)
             await self._add_tags(connection, changed)
@@ -325,7 +332,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     async def _add_tags(self, connection: Connection, row: R) -> None:
         if self.declared.tags is None:
             return
-        params = self._at([getattr(row, each.name) for each in self.declared.key])
+        params = self._at([getattr(row, field.name) for field in self.declared.key])
         tags = [text.escape(tag) for tag in getattr(row, self.declared.tags.name)]
         if tags:
             await self.queries.add_tag.many(connection, [{**params, "tag": tag} for tag in tags])
@@ -337,13 +344,13 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if search is None:
             return clause
         if not self.declared.searchable:
-            raise InvalidFilter(f"{self.nouns} have no text to search in; use a filter")
-        wanted = scopes.name(search, "search", self._scope.limits, limit="query_chars")
-        params["search"] = lower_ascii(wanted)
+            raise InvalidFilter(f"{self.nouns} have no text to search in; use a filter", field="search")
+        term = scopes.name(search, "search", self._scope.limits, limit="query_chars")
+        params["search"] = lower_ascii(term)
         return clause + search_condition(connection.dialect, self.declared.searchable)
 
-    async def _in_the_way(self, connection: Connection, params: dict[str, Any], row: R | None) -> AlreadyExists:
-        """Why a record could not be created."""
+    async def _creation_conflict(self, connection: Connection, params: dict[str, Any], row: R | None) -> AlreadyExists:
+        """Return the error for a record that could not be created."""
         if row is not None:
             return self._taken(params, "update it, or use upsert", self.declared.key)
         if self._soft and await self.queries.lock_deleted.one(connection, params) is not None:
@@ -352,13 +359,14 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
 
     def _named(self, key: Sequence[str]) -> str:
         return f"{self.noun} {key[0]!r}" + "".join(
-            f", {each.name} {value!r}" for each, value in zip(self.declared.key[1:], key[1:], strict=False)
+            f", {field.name} {value!r}" for field, value in zip(self.declared.key[1:], key[1:], strict=False)
         )
 
     def _missing(self, key: Sequence[str]) -> NotFound:
-        return NotFound(f"there is no {self._named(key)}")
+        return NotFound(f"{self._named(key)} does not exist", noun=self.noun, key=str(key[0]))
 
     def _taken(self, params: dict[str, Any], hint: str, fields: Sequence[Field] = ()) -> AlreadyExists:
         fields = fields or self.declared.natural or self.declared.key
-        names = ", ".join(f"{each.name} {text.unescape(str(params[each.column]))!r}" for each in fields)
-        return AlreadyExists(f"there is another {self.noun} with {names}: {hint}")
+        values = [text.unescape(str(params[field.column])) for field in fields]
+        names = ", ".join(f"{field.name} {value!r}" for field, value in zip(fields, values, strict=True))
+        return AlreadyExists(f"{self.a_noun} with {names} exists: {hint}", noun=self.noun, key=values[0])

@@ -1,4 +1,4 @@
-"""The synchronous classes of record stores. One class serves all of them, with the types of each."""
+"""The synchronous classes of record stores: one class for all of them, with the types of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .store import AsyncRecords, C, N, R
 
 
 class Records(Blocking[AsyncRecords[R, N, C]], Generic[R, N, C]):
-    """Records of one kind in one tenant, for synchronous programs."""
+    """Base of stores that keep records of one kind, for synchronous programs."""
 
     create = blocking(AsyncRecords[R, N, C].create)
     upsert = blocking(AsyncRecords[R, N, C].upsert)
@@ -23,6 +23,6 @@ class Records(Blocking[AsyncRecords[R, N, C]], Generic[R, N, C]):
 
 
 class SoftRecords(Records[R, N, C]):
-    """Records whose deletion can be undone, for synchronous programs."""
+    """Base of stores whose records can be restored after deletion, for synchronous programs."""
 
     restore = blocking(AsyncSoftRecords[R, N, C].restore)

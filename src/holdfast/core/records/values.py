@@ -1,4 +1,4 @@
-"""Values of records: checked against their types and limits, and turned into the form that is stored."""
+"""Values of records: checks against their types and limits, and conversion to their stored form."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .fields import Field, Limited, Names, Tags, choices
 _MAX_NUMBER = 2**63
 
 
-def stored(field: Field, value: Any, limits: Limits, noun: str) -> Any:
-    """A value that a caller gave, in the form that is stored.
+def encode_value(field: Field, value: Any, limits: Limits, noun: str) -> Any:
+    """Check a caller's value and return its stored form.
 
     Raises:
         InvalidInput: it is not of the field's type.
@@ -32,8 +32,8 @@ def stored(field: Field, value: Any, limits: Limits, noun: str) -> Any:
     return _BY_KIND[field.kind](field, value, limits, what)
 
 
-def stored_again(field: Field, value: Any) -> Any:
-    """A value of a row, in the form that is stored."""
+def encode_row_value(field: Field, value: Any) -> Any:
+    """Return the stored form of a value that was read from a row."""
     if value is None:
         return None
     if field.kind == "text":
@@ -44,62 +44,62 @@ def stored_again(field: Field, value: Any) -> Any:
 
 
 def is_same(field: Field, value: Any, row: Any) -> bool:
-    """Whether a row has a value that is given in the form that is stored."""
-    there = getattr(row, field.name)
-    if value is None or there is None or field.kind == "secret":
-        return bool(value == there)
+    """Return whether a row contains a value that is given in its stored form."""
+    current = getattr(row, field.name)
+    if value is None or current is None or field.kind == "secret":
+        return bool(value == current)
     if field.kind == "text":
-        return bool(text.unescape(value) == there)
+        return bool(text.unescape(value) == current)
     if field.kind == "json":
-        return text.identical(text.load(value), there)
-    return bool((from_us(value) if field.kind == "time" else value) == there)
+        return text.identical(text.load(value), current)
+    return bool((from_us(value) if field.kind == "time" else value) == current)
 
 
 def check_version(current: int, expected: int | None, what: str) -> None:
-    """Compare the version that a caller expects, if it expects one.
+    """Compare a version with the expected one, if the caller expects one.
 
     Raises:
-        Conflict: it is another one.
+        Conflict: the versions differ.
     """
     if expected is None:
         return
     if not isinstance(expected, int) or isinstance(expected, bool):
-        raise InvalidInput(f"version must be a whole number, not {_shown(expected)}")
+        raise InvalidInput(f"version must be a whole number, not {_repr(expected)}", field="version")
     if current != expected:
         raise Conflict(f"{what} has version {current}, not {expected}; read it again")
 
 
 def cursor_of(listing: str, order: Sequence[Field], row: Any) -> str:
-    """The cursor that starts after a row."""
-    values = [getattr(row, each.name) for each in order]
+    """Return the cursor that starts after a row."""
+    values = [getattr(row, field.name) for field in order]
     return encode_cursor(listing, *[to_us(value) if isinstance(value, datetime) else value for value in values])
 
 
-def after(cursor: str, listing: str, order: Sequence[Field]) -> dict[str, Any]:
-    """The parameters of a list that starts at a cursor.
+def cursor_params(cursor: str, listing: str, order: Sequence[Field]) -> dict[str, Any]:
+    """Return the parameters of a list that starts at a cursor.
 
     Raises:
-        InvalidFilter: the cursor is not of this list.
+        InvalidFilter: the cursor belongs to another list.
     """
     kinds = {"time": int, "number": int, "bool": bool}
-    values = decode_cursor(cursor, listing, *[kinds.get(each.kind, str) for each in order])
-    found: dict[str, Any] = {}
-    for each, value in zip(order, values, strict=True):
-        if each.kind == "id":
+    values = decode_cursor(cursor, listing, *[kinds.get(field.kind, str) for field in order])
+    params: dict[str, Any] = {}
+    for field, value in zip(order, values, strict=True):
+        if field.kind == "id":
             value = _id_in_cursor(value)
-        found[f"after_{each.column}"] = text.escape(value) if isinstance(value, str) else value
-    return found
+        params[f"after_{field.column}"] = text.escape(value) if isinstance(value, str) else value
+    return params
 
 
 def _id_in_cursor(value: str) -> str:
     try:
         return parse_id(value, "cursor")
     except InvalidInput as error:
-        raise InvalidFilter(str(error)) from None
+        raise InvalidFilter(str(error), field="cursor") from None
 
 
 def with_article(noun: str) -> str:
-    """The noun with "a" or "an", if it can be counted."""
+    """Return the noun with "a" or "an", or alone if it is uncountable."""
     if noun.endswith("feedback"):
         return noun
     return f"{'an' if noun[0] in 'aeiouA' else 'a'} {noun}"
@@ -118,29 +118,31 @@ def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
 def _choice(field: Field, value: Any, limits: Limits, what: str) -> Any:
     allowed = choices(field.type)
     if not isinstance(value, str) or value not in allowed:
-        raise InvalidInput(f"{what} must be one of {', '.join(map(repr, allowed))}, not {_shown(value)}")
+        raise InvalidInput(
+            f"{what} must be one of {', '.join(map(repr, allowed))}, not {_repr(value)}", field=field.name
+        )
     return value
 
 
 def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
     if field.type is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InvalidInput(f"{what} must be a finite number, not {_shown(value)}")
+            raise InvalidInput(f"{what} must be a finite number, not {_repr(value)}", field=field.name)
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
-        raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
+        raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_repr(value)}", field=field.name)
     return value
 
 
 def _bool(field: Field, value: Any, limits: Limits, what: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"{what} must be true or false, not {_shown(value)}")
+        raise InvalidInput(f"{what} must be true or false, not {_repr(value)}", field=field.name)
     return value
 
 
 def _time(field: Field, value: Any, limits: Limits, what: str) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidInput(f"{what} must be a datetime with a time zone, not {_shown(value)}")
+        raise InvalidInput(f"{what} must be a datetime with a time zone, not {_repr(value)}", field=field.name)
     return to_us(value)
 
 
@@ -151,11 +153,11 @@ def _json(field: Field, value: Any, limits: Limits, what: str) -> str:
     limited = field.marker(Limited)
     if get_origin(field.type) is dict:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise InvalidInput(f"{what} must be a dictionary with string keys, not {_shown(value)}")
+            raise InvalidInput(f"{what} must be a dictionary with string keys, not {_repr(value)}", field=field.name)
         value = dict(value)
     elif get_origin(field.type) is list:
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-            raise InvalidInput(f"{what} must be a list, not {_shown(value)}")
+            raise InvalidInput(f"{what} must be a list, not {_repr(value)}", field=field.name)
         value = [*value]
     dumped = text.dump(value, depth=limits.json_depth)
     limits.check(limited.limit, text.size(dumped), what)
@@ -164,14 +166,14 @@ def _json(field: Field, value: Any, limits: Limits, what: str) -> str:
 
 def _names(values: Any, limit: str, limits: Limits, what: str) -> str:
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise InvalidInput(f"{what} must be a list of names, not {_shown(values)}")
+        raise InvalidInput(f"{what} must be a list of names, not {_repr(values)}", field=what)
     limits.check(limit, len(values), what)
     for value in values:
         scopes.name(value, what, limits)
     return text.dump(list(dict.fromkeys(values)))  # without duplicates, in the order given
 
 
-def _shown(value: Any) -> str:
+def _repr(value: Any) -> str:
     try:
         return repr(value)[:60]
     except (ValueError, RecursionError):  # a number with thousands of digits, a list that contains itself

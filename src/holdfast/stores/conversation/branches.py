@@ -1,11 +1,11 @@
-"""Branches: other ways a conversation could have gone on.
+"""Branches: alternative continuations of a conversation.
 
-A fork shares everything up to the message it starts after with the branch it came from; nothing is copied, however long the
-history is (``views`` says how). A session shows one branch at a time, and appends go to the end of that one. ``rewind`` is a
-fork that is switched to at once, so what came after is not lost: ``redo`` goes back to it.
+A fork shares everything up to the message it starts after with the branch it was forked from; nothing is copied, however long the
+history is (see ``views``). A session shows one branch at a time, and appends go to the end of that branch. ``rewind`` forks and
+switches to the fork, so later messages are not lost: ``redo`` switches back to them.
 
-A message that branches share is one message: who changes or deletes it does so for all of them. A message has one id in its
-session whatever the branch, so an append that is repeated after a switch returns the first result, on the branch it is on.
+A message that branches share is one message: changing or deleting it affects all of them. The id of a message is unique in its
+session across branches, so an append that is repeated after a switch returns the first result, with the branch it is on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Origin = Literal["start", "fork", "rewind"]
 
 
 class Branch(Struct, frozen=True):
-    """One way a session went. Numbers rise from 0, the branch it began with, but not always by one.
+    """One branch of a session. Numbers rise from 0, the first branch, but may have gaps.
 
-    ``parent`` is the branch it was forked from, and ``forked_after`` the number of the last message they share.
+    ``parent`` is the branch it was forked from, and ``forked_after`` the ``seq`` of the last message they share.
     """
 
     session_id: Id
@@ -49,19 +49,19 @@ class Branch(Struct, frozen=True):
     created_at: datetime
 
 
-class Head(Struct, frozen=True):
-    """The branch a session shows now."""
+class BranchHead(Struct, frozen=True):
+    """The branch that a session shows now."""
 
     branch: int
     view: View
-    next_place: int
+    next_position: int
     blocks: int
     compactions: int = 0
 
     @property
     def last_seq(self) -> int:
-        """The number of the last message, or 0."""
-        return views.seq_of(self.next_place) - 1
+        """The ``seq`` of the last message, or 0."""
+        return views.seq_of(self.next_position) - 1
 
 
 queries = Queries(__package__, "branches.sql", Branch)
@@ -74,72 +74,72 @@ class AsyncBranches(TenantStore):
     async def fork(
         self, connection: Connection, session_id: Id, *, at: int | None = None, label: str | None = None
     ) -> Branch:
-        """A new branch that starts after the message ``at``, or after the last one. The session goes on as it was.
+        """Create a branch that starts after the message ``at``, or after the last one. The session keeps showing its branch.
 
-        Takes as long for a long history as for a short one.
+        Takes the same time for a long history as for a short one.
 
         Raises:
-            NotFound: there is no such live session.
-            InvalidInput: ``at`` is not the number of a message that the session shows, nor 0.
-            Conflict: a summary that comes after ``at`` stands for something before it.
+            NotFound: no live session has this id.
+            InvalidInput: ``at`` is neither the number of a message that the session shows, nor 0.
+            Conflict: a summary that comes after ``at`` stands for messages before it.
         """
         params = self._params(session_id, label)
         return await self._fork(connection, params, await lock_head(connection, params), at, "fork")
 
     @writes
     async def switch(self, connection: Connection, session_id: Id, number: int) -> Branch:
-        """Show another branch, and append to it from now on.
+        """Show another branch; appends go to it from now on.
 
         Raises:
-            NotFound: there is no such live session, or it has no such branch.
+            NotFound: no live session has this id, or the session has no such branch.
         """
         params = self._params(session_id)
         head = await lock_head(connection, params)
-        return await self._show(connection, params, head, _number(number))
+        return await self._switch_to(connection, params, head, _whole_number(number))
 
     @writes
     async def rewind(self, connection: Connection, session_id: Id, *, to: int, label: str | None = None) -> Branch:
-        """Go back to the message ``to``, or with 0 to the beginning, and go on from there on a branch of its own.
+        """Go back to the message ``to``, or to the beginning with 0, and continue from there on a new branch.
 
-        What came after stays on the branch it is on; ``redo`` goes back to it.
+        Later messages stay on their branch; ``redo`` switches back to it.
 
         Raises:
-            NotFound: there is no such live session.
-            InvalidInput: ``to`` is not the number of a message that the session shows, nor 0.
-            Conflict: a summary that comes after ``to`` stands for something before it.
+            NotFound: no live session has this id.
+            InvalidInput: ``to`` is neither the number of a message that the session shows, nor 0.
+            Conflict: a summary that comes after ``to`` stands for messages before it.
         """
         params = self._params(session_id, label)
         head = await lock_head(connection, params)
-        branch = await self._fork(connection, params, head, _number(to), "rewind")
-        return await self._show(connection, params, head, branch.number)
+        branch = await self._fork(connection, params, head, _whole_number(to), "rewind")
+        return await self._switch_to(connection, params, head, branch.number)
 
     @writes
     async def redo(self, connection: Connection, session_id: Id) -> Branch:
-        """Undo the rewind that made the branch the session shows: back to the branch that was rewound, to its end.
+        """Undo the rewind that made the current branch: switch back to the end of the branch that was rewound.
 
-        What was appended since the rewind stays on the branch it is on.
+        Messages appended since the rewind stay on their branch.
 
         Raises:
-            NotFound: there is no such live session.
-            Conflict: the session does not show a branch that a rewind made.
+            NotFound: no live session has this id.
+            Conflict: the current branch was not made by a rewind.
         """
         params = self._params(session_id)
         head = await lock_head(connection, params)
         current = await self._find(connection, params, head.branch)
         if current.origin != "rewind" or current.parent is None:
-            raise Conflict("there is no rewind to redo: the session shows a branch that none made; see branches.list")
-        return await self._show(connection, params, head, current.parent)
+            raise Conflict("cannot redo: the current branch was not made by a rewind; see branches.list")
+        return await self._switch_to(connection, params, head, current.parent)
 
     @reads
     async def list(
         self, connection: Connection, session_id: Id, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[Branch]:
-        """The branches of a session in the order they were made, from the one it began with on.
+        """List the branches of a session in the order in which they were made, starting with the first branch.
 
-        With ``limit``, a page; its ``next`` is the cursor of the one after.
+        With ``limit``, a page; its ``next`` is the cursor of the next page.
 
         Raises:
-            NotFound: there is no such live session.
+            NotFound: no live session has this id.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
@@ -154,17 +154,17 @@ class AsyncBranches(TenantStore):
 
     @reads
     async def current(self, connection: Connection, session_id: Id) -> int:
-        """The number of the branch the session shows; 0 is the one it began with.
+        """Return the number of the branch that the session shows; 0 is the first branch.
 
         Raises:
-            NotFound: there is no such live session.
+            NotFound: no live session has this id.
         """
         return (await find_head(connection, self._params(session_id))).branch
 
     async def _fork(
-        self, connection: Connection, params: dict[str, Any], head: Head, at: int | None, origin: Origin
+        self, connection: Connection, params: dict[str, Any], head: BranchHead, at: int | None, origin: Origin
     ) -> Branch:
-        seq = head.last_seq if at is None else await self._message(connection, params, head, at)
+        seq = head.last_seq if at is None else await self._check_fork_point(connection, params, head, at)
         number = await take_block(connection, params)
         view = views.followed_by(views.until(head.view, seq), number, seq + 1)
         new = {
@@ -178,44 +178,52 @@ class AsyncBranches(TenantStore):
         await queries.remember.all(connection, params)
         return _branches(connection, await queries.create.all(connection, {**params, **new}))[0]
 
-    async def _message(self, connection: Connection, params: dict[str, Any], head: Head, seq: int) -> int:
-        """The number of a message that is there, with all that came before it: one that was compacted away has no before and
-        after any more, and one that was kept in the middle of what was compacted has its before in a summary after it."""
-        if _number(seq) in (0, head.last_seq):
+    async def _check_fork_point(
+        self, connection: Connection, params: dict[str, Any], head: BranchHead, seq: int
+    ) -> int:
+        """Check that a message can be forked after, and return its number.
+
+        A message that was compacted away has no position in the history any more. One that was preserved among compacted messages
+        may have its earlier history in a summary that comes after it.
+        """
+        if _whole_number(seq) in (0, head.last_seq):
             return seq
-        place = views.place_of(head.view, seq)
-        if place is None or await queries.message.one(connection, {**params, "place": place}) is None:
+        position = views.position_of(head.view, seq)
+        if position is None or await queries.message.one(connection, {**params, "place": position}) is None:
             raise InvalidInput(
-                f"the session shows no message {seq}: take the number of one in messages.list, or 0 for the beginning"
+                f"the session shows no message {seq}: use the seq of a message in messages.list, or 0 for the beginning",
+                field="seq",
             )
         if head.compactions:
             await self._check_summaries(connection, params, head, seq)
         return seq
 
-    async def _check_summaries(self, connection: Connection, params: dict[str, Any], head: Head, seq: int) -> None:
-        for event_id, place in await queries.summarised_later.all(connection, {**params, "at": seq}):
-            if views.shows(head.view, place):
+    async def _check_summaries(
+        self, connection: Connection, params: dict[str, Any], head: BranchHead, seq: int
+    ) -> None:
+        for event_id, position in await queries.summarised_later.all(connection, {**params, "at": seq}):
+            if views.shows(head.view, position):
                 raise Conflict(
-                    f"what came before message {seq} was compacted away, and the summary comes after it:"
-                    f" roll that compaction back first: {event_id}"
+                    f"messages before message {seq} were compacted into a summary that comes after it:"
+                    f" roll back compaction {event_id} first"
                 )
 
-    async def _show(self, connection: Connection, params: dict[str, Any], head: Head, number: int) -> Branch:
-        """Leave the branch that is shown, as it is now, for another one."""
+    async def _switch_to(self, connection: Connection, params: dict[str, Any], head: BranchHead, number: int) -> Branch:
+        """Save the state of the current branch, and show another one."""
         if number == head.branch:
             return await self._find(connection, params, number)
         await queries.remember.all(connection, params)
         row = await queries.find.one(connection, {**params, "number": number})
         if row is None:
-            raise NotFound(f"session {params['session_id']} has no branch {number}")
-        # Counted anew, so that nothing done to shared messages meanwhile can be missed.
+            raise NotFound(f"session {params['session_id']} has no branch {number}", noun="branch", key=str(number))
+        # Counted again, so that concurrent changes of shared messages are included.
         count, tokens = await count_view(connection, params, views.load(row[-2]))
-        shown = {"number": number, "view": row[-2], "next_seq": row[-1], "message_count": count, "tokens": tokens}
-        await queries.show.all(connection, {**params, **shown})
+        changes = {"number": number, "view": row[-2], "next_seq": row[-1], "message_count": count, "tokens": tokens}
+        await queries.show.all(connection, {**params, **changes})
         return _branches(connection, [row[:-2]])[0]
 
     async def _find(self, connection: Connection, params: dict[str, Any], number: int) -> Branch:
-        """A branch that is there; only the first may have no row yet."""
+        """Return a branch that exists; only the first branch may have no row yet."""
         row = await queries.find.one(connection, {**params, "number": number})
         return await self._first(connection, params) if row is None else _branches(connection, [row[:-2]])[0]
 
@@ -246,17 +254,17 @@ class Branches(Blocking[AsyncBranches]):
     current = blocking(AsyncBranches.current)
 
 
-async def lock_head(connection: Connection, params: dict[str, Any]) -> Head:
-    """The branch a live session shows, held until the transaction ends; for other stores too.
+async def lock_head(connection: Connection, params: dict[str, Any]) -> BranchHead:
+    """Return the current branch of a live session, locked until the transaction ends; for other stores too.
 
     Raises:
-        NotFound: there is no such live session.
+        NotFound: no live session has this id.
     """
     return _head(await queries.lock.one(connection, params), params)
 
 
-async def find_head(connection: Connection, params: dict[str, Any]) -> Head:
-    """The same, without holding it."""
+async def find_head(connection: Connection, params: dict[str, Any]) -> BranchHead:
+    """``lock_head`` without the lock."""
     return _head(await queries.head.one(connection, params), params)
 
 
@@ -268,75 +276,78 @@ async def rewind_to(
     after: int | None = None,
     before: int | None = None,
 ) -> tuple[int, int]:
-    """Have a session go on after the message at one place, or before that at another; for other stores too.
+    """Continue a session after the message at one position, or before that at another; for other stores too.
 
-    Answers with the branches it showed and shows; the same where nothing came after, or neither place is given.
+    Returns the old and the new branch; the same branch twice if no message came later, or if no position was given.
 
     Raises:
-        NotFound: there is no such live session.
-        Conflict: the session no longer shows that place, or what stands before it.
+        NotFound: no live session has this id.
+        Conflict: the session no longer shows that position, or the message before it.
     """
     params = branches._params(session_id)
     head = await lock_head(connection, params)
-    place = before if after is None else after
-    if place is None:
+    position = before if after is None else after
+    if position is None:
         return head.branch, head.branch
-    seq = views.seq_of(place) - (after is None)
-    if views.place_of(head.view, views.seq_of(place)) != place:
-        raise Conflict("the session shows another branch than the one that step was on: switch to it first")
+    seq = views.seq_of(position) - (after is None)
+    if views.position_of(head.view, views.seq_of(position)) != position:
+        raise Conflict("the session shows another branch than the one of that step: switch to that branch first")
     if seq == head.last_seq:
         return head.branch, head.branch
     try:
         branch = await branches._fork(connection, params, head, seq, "rewind")
     except InvalidInput as error:
-        raise Conflict(f"{error}; if it was compacted away, roll that back first") from error
-    await branches._show(connection, params, head, branch.number)
+        raise Conflict(f"{error}; if the message was compacted away, roll back that compaction first") from error
+    await branches._switch_to(connection, params, head, branch.number)
     return head.branch, branch.number
 
 
-async def show_branch(connection: Connection, branches: AsyncBranches, session_id: str, number: int) -> None:
-    """Have a session show a branch; for other stores too.
+async def switch_branch(connection: Connection, branches: AsyncBranches, session_id: str, number: int) -> None:
+    """Show another branch of a session; for other stores too.
 
     Raises:
-        NotFound: there is no such live session, or it has no such branch.
+        NotFound: no live session has this id, or the session has no such branch.
     """
     params = branches._params(session_id)
-    await branches._show(connection, params, await lock_head(connection, params), number)
+    await branches._switch_to(connection, params, await lock_head(connection, params), number)
 
 
 async def take_block(connection: Connection, params: dict[str, Any]) -> int:
-    """A block of the session's log that nothing has been written to; for other stores too.
+    """Return an unused block of the session's log; for other stores too.
 
     Raises:
-        LimitExceeded: the session has no more.
+        LimitExceeded: the session has used all of its blocks.
     """
     row = await queries.take_block.one(connection, params)
     assert row is not None
     if row[0] >= views.MAX_BLOCKS:
-        raise LimitExceeded(f"a session has room for {views.MAX_BLOCKS:,} branches and compactions; fork another one")
+        raise LimitExceeded(
+            f"a session can have {views.MAX_BLOCKS:,} branches and compactions; continue in another session",
+            maximum=views.MAX_BLOCKS,
+        )
     return int(row[0])
 
 
-async def shared_places(connection: Connection, params: dict[str, Any], branch: int) -> Sequence[View]:
-    """What the other branches of a session show; for stores that would take messages out of the log."""
+async def other_views(connection: Connection, params: dict[str, Any], branch: int) -> Sequence[View]:
+    """Return the views of the other branches; for stores that are about to remove messages from the log."""
     return [views.load(row[0]) for row in await queries.others.all(connection, {**params, "number": branch})]
 
 
-def _head(row: Row | None, params: dict[str, Any]) -> Head:
+def _head(row: Row | None, params: dict[str, Any]) -> BranchHead:
     if row is None:
         raise _missing(params)
-    return Head(row[0], views.load(row[1]), row[2], row[3], row[4])
+    return BranchHead(row[0], views.load(row[1]), row[2], row[3], row[4])
 
 
 def _missing(params: dict[str, Any]) -> NotFound:
-    return NotFound(f"there is no session {params['session_id']} here")
+    return NotFound(f"session {params['session_id']} does not exist", noun="session", key=params["session_id"])
 
 
 def _branches(connection: Connection, rows: Sequence[Row]) -> list[Branch]:
     return mapper(Branch, connection.dialect)(rows)
 
 
-def _number(number: int) -> int:
+def _whole_number(number: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise InvalidInput(f"messages and branches have whole numbers from 0 on, not {number!r}")
+        raise InvalidInput(f"messages and branches have whole numbers from 0 on, not {number!r}", field="number")
     return min(number, views.LAST)

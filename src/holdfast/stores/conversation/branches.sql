@@ -1,31 +1,31 @@
 -- name: lock
--- What a live session shows now, held until the transaction ends.
+-- The current branch of a live session, locked until the transaction ends.
 SELECT branch, view/*pg ::text*/, next_seq, blocks, compaction_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: head
--- The same, without holding it.
+-- The same without the lock.
 SELECT branch, view/*pg ::text*/, next_seq, blocks, compaction_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: first
--- The branch that a live session began with, as long as it has no row: that comes with the first fork.
+-- The first branch of a live session as long as it has no row: the first fork inserts the row.
 SELECT id/*pg ::text*/, 0, NULL/*pg ::bigint*/, 0, 'start', '', created_at FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: take_block
--- A block of places that nothing has been written to.
+-- Allocate a block of positions that no message was written to.
 UPDATE sessions SET blocks = blocks + 1 WHERE tenant_id = :tenant_id AND id = :session_id
 RETURNING blocks - 1;
 
 -- name: message
--- Whether there is a message at a place.
+-- Whether a message exists at a position.
 SELECT 1 FROM messages WHERE tenant_id = :tenant_id AND session_id = :session_id AND seq = :place;
 
 -- name: summarised_later
--- Live compactions, the newest first, whose summary stands after a message and whose originals, or those of a summary among
--- them, began before it; with the summary's place, which this branch shows or not.
+-- Live compactions, newest first, whose summary comes after a message while their originals, or the originals of a summary among
+-- these, began before it; with the summary's position, which this branch may or may not show.
 WITH RECURSIVE later (event_id, top_id, top_number, top_place) AS (
     SELECT e.id, e.id, e.number, m.seq FROM compaction_events AS e
     JOIN messages AS m ON m.tenant_id = e.tenant_id AND m.id = e.summary_message_id
@@ -46,7 +46,7 @@ WHERE EXISTS (SELECT 1 FROM message_archive AS a
 ORDER BY l.top_number DESC;
 
 -- name: remember
--- The branch that is shown, as it is now; the first time, it gets its row.
+-- Save the state of the current branch; the first time, this inserts its row.
 INSERT INTO branches (tenant_id, session_id, number, origin, view, next_seq, created_at)
 SELECT tenant_id, id, branch, 'start', view, next_seq, created_at FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id
@@ -62,7 +62,7 @@ SELECT /*columns Branch*/ *, view/*pg ::text*/, next_seq FROM branches
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND number = :number;
 
 -- name: list
--- The branches of a live session, as far as they have rows.
+-- The branches of a live session that have rows.
 SELECT /*columns Branch*/ * FROM branches
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND number > :after
   AND EXISTS (SELECT 1 FROM sessions
@@ -76,8 +76,8 @@ SELECT view/*pg ::text*/ FROM branches
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND number <> :number;
 
 -- name: show
--- Make a branch the one that is seen and appended to. The next automatic compaction is due as after another one (settle, in
--- compactions.sql), but never later than before.
+-- Make a branch the current one. The threshold of the next automatic compaction is set as after another compaction (settle, in
+-- compactions.sql), but never raised.
 UPDATE sessions SET
     branch = :number,
     view = :view,

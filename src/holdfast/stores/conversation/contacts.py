@@ -1,8 +1,8 @@
-"""Contacts: the people, and groups, that channels have brought.
+"""Contacts: the people and groups seen on channels.
 
-A contact is what one channel knows of somebody, by the id that the channel gave them. Contacts on several channels that are the
-same person are *merged*: they share a ``merged_id``. Merging joins whole groups, so whoever was the same person before still is
-afterwards; ``unmerge`` takes exactly those out that it is given.
+A contact is one sender on one channel, identified by the channel's id for them. Contacts on several channels that are the
+same person are *merged*: they share a ``merged_id``. Merging joins whole groups, so contacts merged earlier stay
+merged; ``unmerge`` removes exactly the given contacts from their groups.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ...ids import parse as parse_id
 from ...limits import SEARCH_CHARS
 
 _BEYOND = "\U0010ffff" * (SEARCH_CHARS + 1)
-"""After a beginning, this comes after every text that begins so: none has as many of the last character."""
+"""Added to a prefix, this sorts after every text with that prefix: no stored text has as many of the last character."""
 _ORDER = ("last_seen_at", "id")
 _TRIES = 100
-"""How often a merge starts anew because others have merged the same people meanwhile; each time, one of them got on."""
+"""How often a merge is tried again after concurrent merges of the same contacts; each time, one of them succeeded."""
 
 
 class Contact(Struct, frozen=True):
-    """Somebody on a channel. ``sender_id`` is what the channel calls them, ``user`` what we do."""
+    """A sender on a channel. ``sender_id`` is the channel's id of the sender, ``user`` the application's."""
 
     id: Id
     channel_type: Annotated[str, Limited("name_bytes", empty=False)]
@@ -67,11 +67,11 @@ CONTACTS = ListTable(
 )
 queries = Queries(__package__, "contacts.sql", Contact)
 FILTERS = CONTACTS.filters
-"""What a search can be filtered by too."""
+"""The fields that a search can be filtered by."""
 
 
-class _Moved(Exception):
-    """A group has grown before all of it could be held."""
+class _GroupGrew(Exception):
+    """A group has grown before all of its rows were locked."""
 
 
 class AsyncContacts(TenantStore):
@@ -92,13 +92,13 @@ class AsyncContacts(TenantStore):
         peer_kind: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Contact:
-        """Somebody was seen on a channel: their contact, made if it is not there. What is given replaces what was known;
-        what is empty or not given never does.
+        """Record that a sender was seen on a channel; create the contact if it does not exist. Arguments that are empty or not
+        given keep the stored values.
 
         Raises:
-            InvalidInput: an argument is not acceptable.
+            InvalidInput: an argument is not valid.
         """
-        named = {
+        texts = {
             "channel_instance": channel_instance,
             "user": user,
             "display_name": display_name,
@@ -106,15 +106,15 @@ class AsyncContacts(TenantStore):
             "avatar_url": avatar_url,
             "peer_kind": peer_kind,
         }
-        values: dict[str, Any] = {name: "" if value is None else value for name, value in named.items()}
+        values: dict[str, Any] = {name: "" if value is None else value for name, value in texts.items()}
         values["metadata"] = {} if metadata is None else metadata
         params = self._scope.params(
             **self._sender(channel_type, sender_id),
             **CONTACTS.params(values, self._scope.limits),
             id=self._scope.ids.new(),
-            search_name=_beginning(display_name),
-            search_username=_beginning(username),
-            search_sender=_beginning(sender_id),
+            search_name=_search_key(display_name),
+            search_username=_search_key(username),
+            search_sender=_search_key(sender_id),
             now_at=self._scope.clock.now_us(),
         )
         row = await queries.upsert.one(connection, params)
@@ -126,35 +126,36 @@ class AsyncContacts(TenantStore):
 
     @reads
     async def get(self, connection: Connection, contact_id: Id) -> Contact:
-        """One contact.
+        """Return one contact.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         return await CONTACTS.get(connection, self._scope, contact_id)
 
     @reads
     async def find(self, connection: Connection, channel_type: str, sender_id: str) -> Contact | None:
-        """Whom a channel calls so, or ``None``."""
+        """Return the contact with this sender id on a channel, or ``None``."""
         params = self._scope.params(**self._sender(channel_type, sender_id))
         rows = await queries.find.all(connection, params, index="contacts_by_sender")
         return CONTACTS.rows(connection, rows)[0] if rows else None
 
     @reads
     async def get_many(self, connection: Connection, sender_ids: Sequence[str]) -> dict[str, Contact]:
-        """Contacts by their sender ids, those that are there. Where several channels call somebody so, the one seen last.
+        """Return the existing contacts by their sender ids. If several channels have a sender id, the contact seen last is
+        returned.
 
         Raises:
-            LimitExceeded: there are more than ``batch_rows``.
+            LimitExceeded: more than ``batch_rows`` ids were given.
         """
         if isinstance(sender_ids, str) or not isinstance(sender_ids, Sequence):
-            raise InvalidInput("sender_ids must be a list of ids")
+            raise InvalidInput("sender_ids must be a list of ids", field="sender_ids")
         limits = self._scope.limits
         limits.check("batch_rows", len(sender_ids), "sender ids")
-        stored = [scopes.name(each, "sender_id", limits) for each in sender_ids]
-        # They are in the form that is stored already, and must not be escaped twice.
-        wanted = json.encode(stored).decode() if connection.dialect is Dialect.SQLITE else stored
-        params = self._scope.params(sender_ids=wanted)
+        escaped = [scopes.name(sender_id, "sender_id", limits) for sender_id in sender_ids]
+        # The ids are in their stored form already and must not be escaped twice.
+        ids = json.encode(escaped).decode() if connection.dialect is Dialect.SQLITE else escaped
+        params = self._scope.params(sender_ids=ids)
         rows = await queries.by_sender_ids.all(connection, params, index="contacts_by_sender_id")
         return {contact.sender_id: contact for contact in CONTACTS.rows(connection, rows)}
 
@@ -171,19 +172,19 @@ class AsyncContacts(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Contact]:
-        """Contacts, the one seen last first. With ``limit``, a page; its ``next`` is the cursor of the one after.
+        """List contacts, the one seen last first. With ``limit``, a page; its ``next`` is the cursor of the next page.
 
-        ``search`` is the beginning of a display name, a username or a sender id, in upper or lower case; no character in it
-        has a special meaning. ``merged_id`` lists those who are one person.
+        ``search`` is a prefix of a display name, a username or a sender id, ignoring case; no character in it
+        has a special meaning. ``merged_id`` lists the contacts of one person.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidFilter: a filter or the cursor is not valid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``; or ``search`` is too long.
         """
         equal = {"channel_type": channel_type, "peer_kind": peer_kind, "merged_id": merged_id}
         if search in (None, ""):
             return await CONTACTS.list(connection, self._scope, equal, where=where, limit=limit, cursor=cursor)
-        params = self._scope.params(limit=rows_to_read(limit, self._scope.limits), **_searched(search))
+        params = self._scope.params(limit=rows_to_read(limit, self._scope.limits), **_prefix_range(search))
         clause = CONTACTS.where(equal, where, params, connection, self._scope)
         clause += CONTACTS.after(cursor, _ORDER, params, "<")
         rows = CONTACTS.rows(connection, await queries.search.all(connection, params, clause))
@@ -200,73 +201,73 @@ class AsyncContacts(TenantStore):
         merged_id: Id | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
-        """How many contacts match, by what ``list`` takes.
+        """Return the number of contacts that match, with the arguments of ``list``.
 
         Raises:
-            InvalidFilter: a filter is not understood.
+            InvalidFilter: a filter is not valid.
         """
         equal = {"channel_type": channel_type, "peer_kind": peer_kind, "merged_id": merged_id}
         if search in (None, ""):
             return await CONTACTS.count(connection, self._scope, equal, where=where)
-        params = self._scope.params(**_searched(search))
+        params = self._scope.params(**_prefix_range(search))
         clause = CONTACTS.where(equal, where, params, connection, self._scope)
         row = await queries.count_found.one(connection, params, clause)
         return int(row[0]) if row else 0
 
     @writes
     async def merge(self, connection: Connection, contact_ids: Sequence[Id]) -> str | None:
-        """These contacts are one person, and so is everybody who was merged with one of them before.
+        """Merge contacts that are one person, together with all contacts they were merged with before.
 
-        Returns the ``merged_id`` that all of them have now; ``None``, and nothing happens, with fewer than two contacts.
+        Returns the ``merged_id`` that all of them have now. With fewer than two contacts, does nothing and returns ``None``.
 
         Raises:
-            NotFound: one of them is not there.
+            NotFound: one of the contacts does not exist.
         """
         ids = self._ids(contact_ids)
         if len(ids) < 2:
             return None
-        held = await self._hold(connection, ids)
-        missing = [each for each in ids if each not in held]
+        groups = await self._lock_groups(connection, ids)
+        missing = [id for id in ids if id not in groups]
         if missing:
-            raise NotFound(f"there is no contact {missing[0]} here")
-        # The oldest group goes on; which one that is does not depend on the order in which they were named.
-        merged_id = min((each for each in held.values() if each is not None), default=self._scope.ids.new())
-        moved = [each for each, group in held.items() if group != merged_id]
+            raise NotFound(f"contact {missing[0]} does not exist", noun="contact", key=missing[0])
+        # The oldest group is kept, whatever the order of the ids.
+        merged_id = min((group for group in groups.values() if group is not None), default=self._scope.ids.new())
+        moved = [id for id, group in groups.items() if group != merged_id]
         await self._regroup(connection, moved, merged_id)
         return merged_id
 
     @writes
     async def unmerge(self, connection: Connection, contact_ids: Sequence[Id]) -> int:
-        """Take exactly these contacts out of their groups and say how many were in one. A group that is left with one
-        member is no group any more."""
+        """Remove exactly these contacts from their groups and return how many were in one. A group with one remaining member
+        is dissolved."""
         ids = self._ids(contact_ids)
-        held = await self._hold(connection, ids)
-        out = {each for each in ids if held.get(each) is not None}
-        left = Counter(group for each, group in held.items() if each not in out)
-        alone = [each for each, group in held.items() if group and each not in out and left[group] == 1]
-        await self._regroup(connection, [*out, *alone], None)
-        return len(out)
+        groups = await self._lock_groups(connection, ids)
+        removed = {id for id in ids if groups.get(id) is not None}
+        sizes = Counter(group for id, group in groups.items() if id not in removed)
+        alone = [id for id, group in groups.items() if group and id not in removed and sizes[group] == 1]
+        await self._regroup(connection, [*removed, *alone], None)
+        return len(removed)
 
-    async def _hold(self, connection: Connection, ids: Sequence[str]) -> dict[str, str | None]:
-        """These contacts and all members of their groups with their ``merged_id``, held until the transaction ends.
+    async def _lock_groups(self, connection: Connection, ids: Sequence[str]) -> dict[str, str | None]:
+        """Lock these contacts and all members of their groups until the transaction ends; return the ``merged_id`` of each.
 
-        Rows are held in the order of their ids, or two merges could wait for each other. So all of them must be known first;
-        if a group has grown before it was held, everything is let go and tried again.
+        Rows are locked in the order of their ids, so that two merges cannot deadlock. So all ids must be known first;
+        if a group grew before it was locked, all locks are released and the lookup starts again.
         """
         for _ in range(_TRIES):
             try:
                 async with connection.savepoint():
-                    involved = await self._involved(connection, ids)
-                    params = self._scope.params(ids=id_list(involved, connection.dialect))
-                    held: dict[str, str | None] = dict(await queries.lock.all(connection, params))
-                    if not held.keys() >= set(await self._involved(connection, ids)):
-                        raise _Moved
-                    return held
-            except _Moved:
+                    ids_to_lock = await self._group_ids(connection, ids)
+                    params = self._scope.params(ids=id_list(ids_to_lock, connection.dialect))
+                    groups: dict[str, str | None] = dict(await queries.lock.all(connection, params))
+                    if not groups.keys() >= set(await self._group_ids(connection, ids)):
+                        raise _GroupGrew
+                    return groups
+            except _GroupGrew:
                 continue
-        raise Unavailable("others are merging the same contacts all the time; nothing was changed, and a retry is safe")
+        raise Unavailable("other callers keep merging the same contacts; nothing was changed, and a retry is safe")
 
-    async def _involved(self, connection: Connection, ids: Sequence[str]) -> Sequence[str]:
+    async def _group_ids(self, connection: Connection, ids: Sequence[str]) -> Sequence[str]:
         params = self._scope.params(ids=id_list(ids, connection.dialect))
         return [row[0] for row in await queries.involved.all(connection, params)]
 
@@ -280,9 +281,9 @@ class AsyncContacts(TenantStore):
 
     def _ids(self, contact_ids: Sequence[str]) -> Sequence[str]:
         if isinstance(contact_ids, str) or not isinstance(contact_ids, Sequence):
-            raise InvalidInput("contact_ids must be a list of ids")
+            raise InvalidInput("contact_ids must be a list of ids", field="contact_ids")
         self._scope.limits.check("batch_rows", len(contact_ids), "contact ids")
-        return [*dict.fromkeys(parse_id(each, "contact id") for each in contact_ids)]
+        return [*dict.fromkeys(parse_id(id, "contact id") for id in contact_ids)]
 
 
 class Contacts(Blocking[AsyncContacts]):
@@ -298,17 +299,22 @@ class Contacts(Blocking[AsyncContacts]):
     unmerge = blocking(AsyncContacts.unmerge)
 
 
-def _beginning(name: str | None) -> str:
-    """What a search compares with. Case is folded here and not in the database: engines fold differently."""
+def _search_key(name: str | None) -> str:
+    """Return the stored text that a search compares with. Case is folded here, because the engines fold it differently."""
     return text.escape((name or "").casefold()[:SEARCH_CHARS])
 
 
-def _searched(search: object) -> dict[str, str]:
-    """The range of texts that begin so. A range needs no wildcards, so nothing in the search can be one."""
+def _prefix_range(search: object) -> dict[str, str]:
+    """Return the range of texts with this prefix. A range has no wildcards, so no character of the search can be one."""
     if not isinstance(search, str):
-        raise InvalidInput(f"search must be a string, not {type(search).__name__}")
+        raise InvalidInput(f"search must be a string, not {type(search).__name__}", field="search")
     folded = search.casefold()
     if len(folded) > SEARCH_CHARS:
-        raise LimitExceeded(f"search: {len(folded)} characters is over the limit SEARCH_CHARS = {SEARCH_CHARS}")
+        raise LimitExceeded(
+            f"search: {len(folded)} characters is over the limit SEARCH_CHARS = {SEARCH_CHARS}",
+            field="search",
+            limit="SEARCH_CHARS",
+            maximum=SEARCH_CHARS,
+        )
     prefix = text.escape(folded)
     return {"prefix": prefix, "beyond": prefix + _BEYOND}

@@ -1,5 +1,5 @@
 -- name: upsert
--- Somebody who was seen. Nothing that is known is forgotten because it was not said this time.
+-- Insert or update a contact that was seen. Empty arguments keep the stored values.
 INSERT INTO contacts (tenant_id, id, channel_type, sender_id, channel_instance, user_id, display_name, username, avatar_url,
                       peer_kind, metadata, search_name, search_username, search_sender, first_seen_at, last_seen_at)
 VALUES (:tenant_id, :id, :channel_type, :sender_id, :channel_instance, :user_id, :display_name, :username, :avatar_url,
@@ -22,7 +22,7 @@ SELECT /*columns Contact*/ * FROM contacts/*index*/
 WHERE tenant_id = :tenant_id AND channel_type = :channel_type AND sender_id = :sender_id;
 
 -- name: by_sender_ids @sqlite
--- Contacts by what channels call them, the one seen last at the end:
+-- Contacts by their sender ids, the contact seen last at the end.
 SELECT /*columns Contact*/ * FROM contacts/*index*/
 WHERE tenant_id = :tenant_id AND sender_id IN (SELECT value FROM json_each(:sender_ids))
 ORDER BY last_seen_at, id;
@@ -33,8 +33,8 @@ WHERE tenant_id = :tenant_id AND sender_id = ANY(:sender_ids::text[])
 ORDER BY last_seen_at, id;
 
 -- name: search
--- The same, of those with something that begins so. Each kind of beginning is looked up in its index, and then the contacts
--- by their ids; CROSS JOIN tells SQLite to do it in this order.
+-- Contacts with a prefix. Each kind of prefix is looked up in its index, and then the contacts by their ids;
+-- CROSS JOIN makes SQLite keep this order.
 SELECT /*columns Contact contacts*/ * FROM (
     SELECT DISTINCT found_id FROM (
         SELECT id AS found_id FROM contacts WHERE tenant_id = :tenant_id AND search_name >= :prefix AND search_name < :beyond
@@ -63,7 +63,7 @@ CROSS JOIN contacts
 WHERE tenant_id = :tenant_id AND id = found_id/*where*/;
 
 -- name: involved @sqlite
--- These contacts, and everybody who is the same person as one of them.
+-- These contacts, and all contacts that are merged with one of them.
 SELECT id FROM contacts WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids))
 UNION
 SELECT other.id FROM contacts AS given CROSS JOIN contacts AS other
@@ -77,7 +77,7 @@ SELECT other.id::text FROM contacts AS given JOIN contacts AS other ON other.mer
 WHERE given.tenant_id = :tenant_id AND other.tenant_id = :tenant_id AND given.id = ANY(:ids::uuid[]);
 
 -- name: lock @sqlite
--- Held until the transaction ends; always in the order of their ids, so that nobody waits for each other.
+-- Locked until the transaction ends; always in the order of their ids, to prevent deadlocks.
 SELECT id, merged_id FROM contacts
 WHERE tenant_id = :tenant_id AND id IN (SELECT value FROM json_each(:ids))
 ORDER BY id;

@@ -1,4 +1,4 @@
-"""What the content of a message may be, and the form it is stored in."""
+"""Validation of message contents, and their stored form."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ...errors import InvalidInput
 from ...limits import Limits
 
 _MAX_UTF8 = 4
-"""Bytes that a character takes at most."""
+"""The most bytes that one character takes."""
 
 
 def stored_content(content: Any, kind: str, limits: Limits) -> str:
-    """The content of an entry of some kind as it is stored.
+    """Check the content of an entry and return its stored form.
 
     Raises:
-        InvalidInput: it is not what this kind may hold.
-        LimitExceeded: it is too large.
+        InvalidInput: an entry of this kind cannot have this content.
+        LimitExceeded: the content is too large.
     """
     if kind != "message":
-        stored = text.dump(content, depth=limits.json_depth)
+        encoded = text.dump(content, depth=limits.json_depth)
     elif isinstance(content, str):
-        # Plain text is the common case, and its block need not be searched for anything.
-        stored = f'[{{"type":"text","text":{text.dump(content)}}}]'
+        # Plain text is the common case, and its block needs no checks.
+        encoded = f'[{{"type":"text","text":{text.dump(content)}}}]'
     elif _are_blocks(content):
-        stored = text.dump(content, depth=limits.json_depth)
+        encoded = text.dump(content, depth=limits.json_depth)
     else:
-        raise InvalidInput("content must be text or a list of content blocks, each with a 'type'")
-    if len(stored) * _MAX_UTF8 > limits.content_bytes:
-        limits.check("content_bytes", text.size(stored), "content")
-    return stored
+        raise InvalidInput("content must be text or a list of content blocks, each with a 'type'", field="content")
+    if len(encoded) * _MAX_UTF8 > limits.content_bytes:
+        limits.check("content_bytes", text.size(encoded), "content")
+    return encoded
 
 
 def _are_blocks(content: Any) -> bool:

@@ -1,7 +1,7 @@
 -- name: start @sqlite
--- All that most contexts need, of one moment: the session, what is there in any case, and the last messages, which are marked.
--- Each arm has an index that holds nothing else. Where the session has a view there is only the session. Nothing is joined,
--- because SQLite would copy all of it first.
+-- All that most contexts need, in one statement: the session, the messages that are always included, and the last messages,
+-- which are marked. Each arm has a partial index of its own. If the session has a view, only the session is returned. There are
+-- no joins, because SQLite would copy all of the messages first.
 SELECT s.view, s.next_seq, s.message_count, s.compaction_count, COALESCE(t.summary, ''), NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM sessions AS s
@@ -64,7 +64,7 @@ UNION ALL
  ORDER BY seq DESC LIMIT :limit);
 
 -- name: pinned @sqlite
--- What is there in any case, in the ranges of a view.
+-- The messages that are always included, in the ranges of a view.
 SELECT * FROM (
     SELECT /*columns Message m*/ * FROM json_each(:ranges) AS r CROSS JOIN messages AS m INDEXED BY messages_system
     WHERE m.tenant_id = :tenant_id AND m.session_id = :session_id AND m.role = 'system'
@@ -84,7 +84,7 @@ SELECT * FROM (
     ORDER BY m.seq & :mask DESC LIMIT 1);
 
 -- name: pinned @postgres
--- OFFSET 0 lets PostgreSQL do it in no other way than range by range.
+-- OFFSET 0 keeps PostgreSQL from flattening the subquery: it must read range by range.
 (SELECT /*columns Message m*/ * FROM jsonb_array_elements(:ranges::jsonb) AS r (span)
  CROSS JOIN LATERAL (SELECT * FROM messages
                      WHERE tenant_id = :tenant_id AND session_id = :session_id AND role = 'system'
@@ -104,7 +104,7 @@ UNION ALL
  ORDER BY m.seq & :mask::bigint DESC LIMIT 1);
 
 -- name: state
--- What a live session shows, how often it was compacted, and what no append changes but every removal does: if all of it is
--- the same, what was read in between belongs together, up to the message that was the last.
+-- The view of a live session, its number of compactions, and a difference that no append changes but every removal does. If all
+-- of these are unchanged, everything read in between is consistent, up to the message that was the last one.
 SELECT view/*pg ::text*/, compaction_count, next_seq - message_count FROM sessions
 WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE;

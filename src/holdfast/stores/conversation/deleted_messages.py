@@ -1,8 +1,9 @@
-"""Messages that were deleted and can be restored.
+"""Deleted messages that can be restored.
 
-A deleted message leaves the log, so that readers of the log never meet it, and is kept here as it was, with its feedback. The
-originals that compactions have of it are kept here too: no rollback brings a deleted message back. A restored message goes to
-its old place. If a compaction was rolled back meanwhile, the message is what that rollback would have made it.
+A deleted message is removed from the log, so that readers of the log never see it, and kept here unchanged, with its feedback.
+The originals that compactions have of it are kept here too: no rollback restores a deleted message. A restored message returns
+to its old position. If a compaction was rolled back in between, the message gets the content that the rollback would have given
+it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from .compaction.events import queries as compaction_queries
 from .message_log import Message
 
 queries = Queries(__package__, "deleted_messages.sql", parts=originals.queries)
-_SEQ, _ORIGINAL = 5, 6  # in rows of ``found``
-_AT_ONCE = 4
-"""Rows that are read at once where they may be large."""
+_SEQ, _ORIGINAL = 5, 6  # columns in rows of the query ``found``
+_CHUNK_ROWS = 4
+"""The number of rows to read at a time where rows may be large."""
 
 
 class DeletedMessage(Struct, frozen=True):
-    """A message that was deleted, as it was, and when that happened."""
+    """A deleted message, unchanged, and the time of its deletion."""
 
     message: Message
     deleted_at: datetime
@@ -40,8 +41,8 @@ class _Deletion(Struct, frozen=True):
 
 
 async def keep(connection: Connection, params: dict[str, Any], *, compacted: bool) -> None:
-    """Keep the messages ``ids`` of a session that is held, before they are removed; their originals too, if the session was
-    ``compacted``."""
+    """Keep the messages ``ids`` of a locked session before they are removed; if the session was ``compacted``, also their
+    originals."""
     await queries.hold.one(connection, params)
     await queries.keep.all(connection, params)
     if compacted:
@@ -49,61 +50,61 @@ async def keep(connection: Connection, params: dict[str, Any], *, compacted: boo
 
 
 async def forget(connection: Connection, params: dict[str, Any]) -> set[str]:
-    """Keep nothing of the messages ``ids`` any more, and say of which something was kept."""
+    """Drop everything kept of the messages ``ids``; return the ids of those that were kept."""
     return {row[0] for row in await queries.forget.all(connection, params)}
 
 
-async def bring_back(connection: Connection, params: dict[str, Any]) -> tuple[set[str], list[tuple[int, int]]]:
-    """Restore the messages ``ids`` of a session that is held: the ids of those that were kept, and the tokens and places of
-    those that are in the log again.
+async def restore(connection: Connection, params: dict[str, Any]) -> tuple[set[str], list[tuple[int, int]]]:
+    """Restore the messages ``ids`` of a locked session. Returns the ids of the messages that were kept, and the tokens and
+    positions of those that are in the log again.
 
     Raises:
-        Conflict: one of them was appended again under its id, or its place or its feedback is taken.
+        Conflict: one of them was appended again under its id, or its position or its feedback is taken.
     """
     rows = await queries.found.all(connection, params)
-    log, archive = _sorted(rows)
+    log, archive = _split(rows)
     restored = [(int(row[_SEQ]), originals.load(row[_ORIGINAL], connection.dialect)) for row in log]
     await originals.restore(connection, params, restored)
     if archive:
         names = ("id", "source", "is_rewritten", "seq", "original_message")
-        picked = [dict(zip(names, (*row[:3], *row[_SEQ:]), strict=True)) for row in archive]
+        originals_to_restore = [dict(zip(names, (*row[:3], *row[_SEQ:]), strict=True)) for row in archive]
         try:
-            await queries.restore_original.many(connection, [{**params, **row} for row in picked])
+            await queries.restore_original.many(connection, [{**params, **row} for row in originals_to_restore])
         except AlreadyExists:
-            raise Conflict("a compaction has another original of a message to restore") from None
+            raise Conflict("a compaction already has another original of a message to restore") from None
         await _count_originals(connection, params, archive)
-    gone = await forget(connection, params)
-    return gone, [(original.entry.token_count, place) for place, original in restored]
+    ids = await forget(connection, params)
+    return ids, [(original.entry.token_count, position) for position, original in restored]
 
 
 async def page(
     connection: Connection, params: dict[str, Any], limit: int, max_bytes: int | None
 ) -> tuple[list[DeletedMessage], bool]:
-    """Deleted messages in the order of their ids, and whether there are more. With ``max_bytes``, few are read at a time, until
-    their contents have so many."""
-    found: list[DeletedMessage] = []
+    """Return deleted messages in the order of their ids, and whether there are more. With ``max_bytes``, read a few at a time,
+    and stop once their contents have more bytes than that."""
+    messages: list[DeletedMessage] = []
     size = 0
     while True:
-        wanted = limit - len(found) + 1
-        some = wanted if max_bytes is None else min(wanted, _AT_ONCE)
-        rows = await queries.list.all(connection, {**params, "limit": some})
+        remaining = limit - len(messages) + 1
+        rows_to_read = remaining if max_bytes is None else min(remaining, _CHUNK_ROWS)
+        rows = await queries.list.all(connection, {**params, "limit": rows_to_read})
         deletions = mapper(_Deletion, connection.dialect)([row[-1:] for row in rows])
-        for (_, session_id, seq, stored, _), deletion in zip(rows, deletions, strict=True):
-            original = originals.load(stored, connection.dialect)
+        for (_, session_id, seq, document, _), deletion in zip(rows, deletions, strict=True):
+            original = originals.load(document, connection.dialect)
             size += len(original.entry.content)
-            if len(found) == limit or (max_bytes is not None and found and size > max_bytes):
-                return found, True
-            found.append(DeletedMessage(original.message(session_id, seq), deletion.deleted_at))
-        if len(rows) < some:
-            return found, False
+            if len(messages) == limit or (max_bytes is not None and messages and size > max_bytes):
+                return messages, True
+            messages.append(DeletedMessage(original.message(session_id, seq), deletion.deleted_at))
+        if len(rows) < rows_to_read:
+            return messages, False
         params = {**params, "after": rows[-1][0]}
 
 
-def _sorted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows of ``found`` that go back into the log, and those that go back into the archive.
+def _split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Split the rows of ``found`` into those that return to the log and those that return to the archive.
 
-    Of one message, the log gets the original of the first compaction that was rolled back; if there is none, what was in the log
-    when the message was deleted.
+    The log gets, for each message, the original of the first compaction that was rolled back; without one, the message as it was
+    in the log when it was deleted.
     """
     archive: list[Row] = []
     log: dict[str, tuple[float, Row]] = {}

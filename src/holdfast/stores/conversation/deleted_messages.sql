@@ -1,7 +1,7 @@
--- Messages that were deleted and can be restored.
+-- Deleted messages that can be restored.
 
 -- name: hold
--- Lock messages until the transaction ends, so that feedback that is being added to one of them is kept too.
+-- Lock messages until the transaction ends, so that feedback added concurrently to one of them is kept too.
 SELECT COUNT(*) FROM (
     SELECT 1 FROM messages
     WHERE tenant_id = :tenant_id AND session_id = :session_id AND id /*in ids uuid*/
@@ -9,7 +9,7 @@ SELECT COUNT(*) FROM (
 ) AS held;
 
 -- name: keep
--- Messages of the log, each with the feedback on it.
+-- Messages of the log, each with its feedback.
 INSERT INTO deleted_messages (tenant_id, session_id, id, source, seq, is_rewritten, original_message, deleted_at)
 SELECT m.tenant_id, m.session_id, m.id, '', m.seq, FALSE, /*part original*/, :now_at/*pg ::timestamptz*/
 FROM messages AS m
@@ -19,7 +19,7 @@ ON CONFLICT (tenant_id, session_id, id, source) DO UPDATE SET
     deleted_at = excluded.deleted_at;
 
 -- name: keep_originals
--- The originals of them in the archives of compactions.
+-- Their originals in the archives of compactions.
 INSERT INTO deleted_messages (tenant_id, session_id, id, source, seq, is_rewritten, original_message, deleted_at)
 SELECT tenant_id, session_id, id, compaction_event_id/*pg ::text*/, seq, is_rewritten, original_message,
        :now_at/*pg ::timestamptz*/
@@ -30,7 +30,7 @@ ON CONFLICT (tenant_id, session_id, id, source) DO UPDATE SET
     deleted_at = excluded.deleted_at;
 
 -- name: found
--- Everything kept of some messages; for the original of a compaction its number, and whether it was rolled back.
+-- Everything kept of some messages; for the original of a compaction also its number, and whether it was rolled back.
 SELECT d.id/*pg ::text*/, d.source, d.is_rewritten, e.number, e.rolled_back_at IS NOT NULL, d.seq,
        d.original_message/*pg ::text*/
 FROM deleted_messages AS d
@@ -39,7 +39,7 @@ LEFT JOIN compaction_events AS e
 WHERE d.tenant_id = :tenant_id AND d.session_id = :session_id AND d.id /*in ids uuid*/;
 
 -- name: restore_original
--- Back into the archive of a compaction that was not rolled back.
+-- Return an original to the archive of a compaction that was not rolled back.
 INSERT INTO message_archive (tenant_id, compaction_event_id, seq, id, session_id, is_rewritten, original_message, archived_at)
 VALUES (:tenant_id, :source, :seq, :id, :session_id, :is_rewritten, :original_message, :now_at);
 
@@ -49,7 +49,7 @@ WHERE tenant_id = :tenant_id AND session_id = :session_id AND id /*in ids uuid*/
 RETURNING id/*pg ::text*/;
 
 -- name: list
--- Each once, as it was in the log, or else as the first compaction found it.
+-- Each message once: as it was in the log, or else the original of the first compaction.
 SELECT d.id/*pg ::text*/, d.session_id/*pg ::text*/, d.seq & 1099511627775, d.original_message/*pg ::text*/, d.deleted_at
 FROM deleted_messages AS d
 WHERE d.tenant_id = :tenant_id AND d.session_id = :session_id AND d.id > :after/*pg ::uuid*/

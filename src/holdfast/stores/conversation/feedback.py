@@ -1,9 +1,8 @@
-"""Feedback: what people think of a message.
+"""Feedback: users' opinions of messages.
 
-A user has one opinion of a message at a time. Whoever presses a button twice, or changes their mind, must not be counted twice:
-``upsert`` replaces the opinion that is there, and ``create`` refuses a second one. Feedback of nobody in particular may come any
-number of times. It lives with its message: what removes the message, its session or its tenant removes it too, and a deleted
-session hides it.
+A user has at most one opinion of a message, so that a double click or a change of mind is not counted twice: ``upsert`` replaces
+the stored opinion, and ``create`` rejects a second one. Anonymous feedback is not limited. Feedback is deleted with its message:
+removing the message, its session or its tenant removes it too, and deleting the session hides it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Struct
 
-from ...core.actor_context import Acting
+from ...core.actor_context import ActorContext
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter
 from ...core.paging import Page
@@ -22,7 +21,7 @@ from ...core.queries import Queries
 from ...core.records import Limited
 from ...core.records.values import is_same
 from ...core.rows import Column
-from ...core.store import TenantStore, reads, writes, writes_acting
+from ...core.store import TenantStore, reads, writes, writes_with_actor
 from ...core.tables import ListTable
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
@@ -30,12 +29,12 @@ from ...ids import Id
 from ...ids import parse as parse_id
 
 IssueType = Literal["instructions", "factual", "incomplete", "tool"]
-"""What is wrong with an answer: it did not follow instructions, has its facts wrong, is not complete, or misused a tool."""
+"""The problem with an answer: it did not follow instructions, is factually wrong, is incomplete, or misused a tool."""
 ISSUE_TYPES = get_args(IssueType)
 
 
 class Feedback(Struct, frozen=True):
-    """One opinion of one message. ``user`` is empty when it is nobody's in particular, ``issue_type`` when nothing is wrong."""
+    """One opinion of one message. ``user`` is empty if it is anonymous, ``issue_type`` if there is no problem."""
 
     id: Id
     message_id: Id
@@ -66,14 +65,14 @@ FEEDBACK = ListTable(
 queries = Queries(__package__, "feedback.sql", Feedback)
 
 
-class AsyncFeedbacks(TenantStore):
+class AsyncFeedbackStore(TenantStore):
     """The feedback on one tenant's messages."""
 
-    @writes_acting
+    @writes_with_actor
     async def create(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         message_id: Id,
         *,
         is_positive: bool,
@@ -83,14 +82,14 @@ class AsyncFeedbacks(TenantStore):
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> Feedback:
-        """Feedback on a message; without a user, that of the one who is acting.
+        """Store feedback on a message; without a user, that of the acting user.
 
-        With an ``id`` of the caller's the call can be repeated: the same id with the same content returns what is there.
+        With an ``id`` the call can be repeated: the same id with the same content returns the stored feedback.
 
         Raises:
-            NotFound: there is no such message in a live session.
+            NotFound: no message of a live session has this id.
             AlreadyExists: the user has given feedback on this message; ``upsert`` replaces it.
-            Conflict: there is other feedback with this id.
+            Conflict: other feedback has this id.
         """
         user = acting.user if user is None else user
         params = self._new(message_id, is_positive, feedback_text, issue_type, user, metadata, id)
@@ -101,13 +100,17 @@ class AsyncFeedbacks(TenantStore):
         existing = await queries.by_id.one(connection, params)
         if existing is not None:
             return _same(FEEDBACK.rows(connection, [existing])[0], params)
-        raise AlreadyExists(f"the user {user!r} has given feedback on message {message_id}; upsert replaces it")
+        raise AlreadyExists(
+            f"the user {user!r} has given feedback on message {message_id}; upsert replaces it",
+            noun="feedback",
+            key=message_id,
+        )
 
-    @writes_acting
+    @writes_with_actor
     async def upsert(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         message_id: Id,
         *,
         user: str | None = None,
@@ -116,16 +119,16 @@ class AsyncFeedbacks(TenantStore):
         issue_type: IssueType | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Feedback:
-        """What a user thinks of a message now. It replaces what they thought before; its id and the time it was first given
-        stay. Without a user, it is the one who is acting.
+        """Store a user's opinion of a message, or replace the stored one, whose id and creation time stay. Without a user, the
+        acting user's.
 
         Raises:
-            NotFound: there is no such message in a live session.
-            InvalidInput: no user was given, and none is acting.
+            NotFound: no message of a live session has this id.
+            InvalidInput: no user was given, and no user is acting.
         """
         user = acting.user if user is None else user
         if user is None:
-            raise InvalidInput("say whose opinion it is: with user=..., or inside acting(user=...)")
+            raise InvalidInput("feedback needs a user: pass user=..., or call it inside acting(user=...)", field="user")
         params = self._new(message_id, is_positive, feedback_text, issue_type, user, metadata, None)
         params["session_id"] = await self._session_of(connection, params)
         row = await queries.upsert.one(connection, params)
@@ -134,10 +137,10 @@ class AsyncFeedbacks(TenantStore):
 
     @reads
     async def get(self, connection: Connection, feedback_id: Id) -> Feedback:
-        """One feedback.
+        """Return one feedback.
 
         Raises:
-            NotFound: there is none in a live session.
+            NotFound: it does not exist, or its session is deleted.
         """
         return await FEEDBACK.get(connection, self._scope, feedback_id)
 
@@ -153,11 +156,11 @@ class AsyncFeedbacks(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Feedback]:
-        """Feedback on a message, in a session, of a user, or all there is, oldest first. With ``limit``, a page.
+        """List feedback on a message, in a session, of a user, or of the whole tenant, oldest first. With ``limit``, a page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
-            LimitExceeded: without ``limit``, there is more than ``list_rows``.
+            InvalidFilter: a filter or the cursor is not valid.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         equal = {"message_id": message_id, "session_id": session_id, "user": user}
         return await FEEDBACK.list(connection, self._scope, equal, where=where, limit=limit, cursor=cursor)
@@ -172,10 +175,10 @@ class AsyncFeedbacks(TenantStore):
         user: str | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
-        """How much feedback matches, by what ``list`` takes.
+        """Return the number of feedback rows that match, with the arguments of ``list``.
 
         Raises:
-            InvalidFilter: a filter is not understood.
+            InvalidFilter: a filter is not valid.
         """
         equal = {"message_id": message_id, "session_id": session_id, "user": user}
         return await FEEDBACK.count(connection, self._scope, equal, where=where)
@@ -191,10 +194,10 @@ class AsyncFeedbacks(TenantStore):
         issue_type: IssueType | Literal[""] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Feedback:
-        """Change what is given; an empty ``issue_type`` takes it away, and ``metadata`` replaces the whole object.
+        """Change the given fields; an empty ``issue_type`` removes it, and ``metadata`` replaces the whole object.
 
         Raises:
-            NotFound: there is no such feedback in a live session.
+            NotFound: it does not exist, or its session is deleted.
         """
         values = {
             "is_positive": is_positive,
@@ -202,8 +205,8 @@ class AsyncFeedbacks(TenantStore):
             "issue_type": issue_type,
             "metadata": metadata,
         }
-        given = {name: value for name, value in values.items() if value is not None}
-        params = dict.fromkeys(values) | FEEDBACK.params(given, self._scope.limits)
+        changes = {name: value for name, value in values.items() if value is not None}
+        params = dict.fromkeys(values) | FEEDBACK.params(changes, self._scope.limits)
         params |= self._scope.params(id=parse_id(feedback_id, "feedback id"), now_at=self._scope.clock.now_us())
         row = await queries.update.one(connection, params)
         if row is None:
@@ -212,10 +215,10 @@ class AsyncFeedbacks(TenantStore):
 
     @writes
     async def delete(self, connection: Connection, feedback_id: Id) -> None:
-        """Remove feedback for good.
+        """Remove feedback permanently.
 
         Raises:
-            NotFound: there is none in a live session.
+            NotFound: it does not exist, or its session is deleted.
         """
         if await queries.delete.one(connection, self._scope.params(id=parse_id(feedback_id, "feedback id"))) is None:
             raise FEEDBACK.missing(feedback_id)
@@ -223,7 +226,9 @@ class AsyncFeedbacks(TenantStore):
     async def _session_of(self, connection: Connection, params: Mapping[str, Any]) -> str:
         row = await queries.session_of.one(connection, params)
         if row is None:
-            raise NotFound(f"there is no message {params['message_id']} here")
+            raise NotFound(
+                f"message {params['message_id']} does not exist", noun="message", key=str(params["message_id"])
+            )
         return str(row[0])
 
     def _new(
@@ -250,22 +255,22 @@ class AsyncFeedbacks(TenantStore):
         return params | {"now_at": self._scope.clock.now_us()}
 
 
-class Feedbacks(Blocking[AsyncFeedbacks]):
+class FeedbackStore(Blocking[AsyncFeedbackStore]):
     """The feedback on one tenant's messages."""
 
-    create = blocking(AsyncFeedbacks.create)
-    upsert = blocking(AsyncFeedbacks.upsert)
-    get = blocking(AsyncFeedbacks.get)
-    list = blocking(AsyncFeedbacks.list)
-    count = blocking(AsyncFeedbacks.count)
-    update = blocking(AsyncFeedbacks.update)
-    delete = blocking(AsyncFeedbacks.delete)
+    create = blocking(AsyncFeedbackStore.create)
+    upsert = blocking(AsyncFeedbackStore.upsert)
+    get = blocking(AsyncFeedbackStore.get)
+    list = blocking(AsyncFeedbackStore.list)
+    count = blocking(AsyncFeedbackStore.count)
+    update = blocking(AsyncFeedbackStore.update)
+    delete = blocking(AsyncFeedbackStore.delete)
 
 
 def _same(existing: Feedback, params: Mapping[str, Any]) -> Feedback:
-    """The feedback that has an id, if a repeated ``create`` would have stored the same."""
-    given = ("message_id", "user", "is_positive", "feedback_text", "issue_type", "metadata")
-    fields = [FEEDBACK.fields[name] for name in given]
+    """Return the feedback with an id, if a repeated ``create`` would have stored the same."""
+    names = ("message_id", "user", "is_positive", "feedback_text", "issue_type", "metadata")
+    fields = [FEEDBACK.fields[name] for name in names]
     if not all(is_same(field, params[field.column], existing) for field in fields):
-        raise Conflict(f"there is other feedback with the id {existing.id}")
+        raise Conflict(f"feedback {existing.id} exists with other content")
     return existing

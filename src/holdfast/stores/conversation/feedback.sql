@@ -1,7 +1,7 @@
 -- Feedback is hidden with its session: "(deleted_at IS NULL) IS TRUE", see sessions.sql.
 
 -- name: session_of
--- The live session of a message, which cannot be removed until the transaction ends.
+-- The live session of a message; the message cannot be removed until the transaction ends.
 SELECT m.session_id/*pg ::text*/ FROM messages AS m
 JOIN sessions AS s ON s.tenant_id = m.tenant_id AND s.id = m.session_id
 WHERE m.tenant_id = :tenant_id AND m.id = :message_id AND s.tenant_id = :tenant_id AND (s.deleted_at IS NULL) IS TRUE
@@ -16,7 +16,7 @@ ON CONFLICT DO NOTHING
 RETURNING /*columns Feedback*/ *;
 
 -- name: upsert
--- The one opinion a user has of a message.
+-- The only opinion of a user of a message.
 INSERT INTO feedback (tenant_id, id, message_id, session_id, user_id, is_positive, feedback_text, issue_type, metadata,
                       created_at, updated_at)
 VALUES (:tenant_id, :id, :message_id, :session_id, :user_id, :is_positive, :feedback_text, :issue_type, :metadata,
@@ -30,11 +30,11 @@ ON CONFLICT (tenant_id, message_id, user_id) WHERE user_id <> '' DO UPDATE SET
 RETURNING /*columns Feedback*/ *;
 
 -- name: by_id
--- Whatever has this id, hidden or not.
+-- Any feedback with this id, visible or hidden.
 SELECT /*columns Feedback*/ * FROM feedback WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: update
--- What is not given stays.
+-- Columns whose parameter is NULL keep their value.
 UPDATE feedback SET
     is_positive = COALESCE(:is_positive, is_positive),
     feedback_text = COALESCE(:feedback_text, feedback_text),

@@ -1,7 +1,7 @@
-"""General feedback: what people think of an agent's work where no message is stored that it could be about.
+"""General feedback: users' opinions of an agent's work that are not about a stored message.
 
-Feedback on a message is stored with its message (``feedback``). General feedback stands by itself; it may have the number by
-which its author's program knows what it is about.
+Feedback on a message is stored with its message (``feedback``). General feedback is independent of messages; it may carry a
+``message_number`` of the caller's that says what it is about.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .feedback import IssueType
 
 
 class GeneralFeedback(Struct, frozen=True):
-    """What a user thinks. ``issue_type`` is empty when nothing is wrong."""
+    """A user's opinion. ``issue_type`` is empty if there is no problem."""
 
     id: Annotated[Id, Key()]
     user: Annotated[str, Key(), Column("user_id"), Limited("name_bytes"), Filterable()]
@@ -31,7 +31,7 @@ class GeneralFeedback(Struct, frozen=True):
 
 
 class NewGeneralFeedback(Struct, frozen=True):
-    """Feedback to store."""
+    """General feedback to create."""
 
     feedback_text: str
     is_positive: bool
@@ -42,7 +42,7 @@ class NewGeneralFeedback(Struct, frozen=True):
 
 
 class GeneralFeedbackChange(Struct, frozen=True):
-    """What to change of general feedback."""
+    """The fields of general feedback to change."""
 
     feedback_text: str | UnsetType = UNSET
     is_positive: bool | UnsetType = UNSET
@@ -50,11 +50,11 @@ class GeneralFeedbackChange(Struct, frozen=True):
     message_number: int | UnsetType | None = UNSET
 
 
-class AsyncGeneralFeedbacks(AsyncRecords[GeneralFeedback, NewGeneralFeedback, GeneralFeedbackChange]):
+class AsyncGeneralFeedbackStore(AsyncRecords[GeneralFeedback, NewGeneralFeedback, GeneralFeedbackChange]):
     """The general feedback of one tenant's users, oldest first. The user is part of the key."""
 
     table, noun, nouns = "general_feedback", "general feedback", "general feedback"
 
 
-class GeneralFeedbacks(Records[GeneralFeedback, NewGeneralFeedback, GeneralFeedbackChange]):
+class GeneralFeedbackStore(Records[GeneralFeedback, NewGeneralFeedback, GeneralFeedbackChange]):
     """The general feedback of one tenant's users, oldest first. The user is part of the key."""

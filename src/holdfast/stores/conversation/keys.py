@@ -1,4 +1,4 @@
-"""Session keys: names of sessions that say what the session is for.
+"""Session keys: structured names of sessions that say what the session is for.
 
 =================  ==========================================
 kind               text
@@ -11,10 +11,10 @@ kind               text
 ``MainKey``        ``agent:{agent}:{name}``
 =================  ==========================================
 
-``str(key)`` is that text and ``SessionKey.parse`` its exact inverse: what one makes the other takes apart, and nothing else is
-accepted. For that to hold, every part but the last is without colons, and the last may be any text, colons included: peers
-and groups bring their own (``5511:9@s.whatsapp.net``, ``-100123:topic:7``). The name of a main key is without colons too,
-since it could read like another kind, and ``subagent``, ``cron`` and ``team`` are neither channels nor names.
+``str(key)`` is that text and ``SessionKey.parse`` its exact inverse, which rejects every other text. So that this holds, no
+part except the last may contain a colon. The last may be any text, including colons: ids of peers
+and groups contain them (``5511:9@s.whatsapp.net``, ``-100123:topic:7``). The name of a main key must not contain colons,
+because the text could read as another kind, and ``subagent``, ``cron`` and ``team`` are neither channels nor names.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PART = re.compile(r"\{(\w+)\}")
 
 
 class SessionKey(Struct, frozen=True, kw_only=True):
-    """The key of a session, in its parts. It can be given wherever a session's key is asked for.
+    """The key of a session, in its parts. It is accepted wherever the key of a session is an argument.
 
     Raises:
-        InvalidInput: a part is empty, has a colon where none can be, or is a reserved word.
+        InvalidInput: a part is empty, contains a colon where none is allowed, or is a reserved word.
     """
 
     FORM: ClassVar[str] = ""
-    """The text of this kind of key, its parts in braces."""
+    """The text of this kind of key, with its parts in braces."""
 
     agent: str
 
@@ -56,55 +56,55 @@ class SessionKey(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def parse(text: str) -> SessionKey:
-        """The key that a text stands for.
+        """Return the key for a text.
 
         Raises:
-            InvalidInput: it is none of the known forms.
+            InvalidInput: the text has none of the known forms.
         """
         for kind in _KINDS:
-            if isinstance(text, str) and (found := _pattern(kind).fullmatch(text)):
-                return kind(**found.groupdict())
+            if isinstance(text, str) and (match := _pattern(kind).fullmatch(text)):
+                return kind(**match.groupdict())
         forms = ", ".join(kind.FORM for kind in _KINDS)
-        raise InvalidInput(f"{str(text)[:100]!r} is not a session key; one has the form {forms}")
+        raise InvalidInput(f"{str(text)[:100]!r} is not a session key; the forms are {forms}", field="key")
 
     @staticmethod
     def direct(*, agent: str, channel: str, peer: str) -> DirectKey:
-        """A conversation with one person on a channel."""
+        """Return the key of a conversation with one person on a channel."""
         return DirectKey(agent=agent, channel=channel, peer=peer)
 
     @staticmethod
     def ws(*, agent: str, conversation: str) -> DirectKey:
-        """A conversation over a WebSocket: a direct one, on the channel ``ws``."""
+        """Return the key of a conversation over a WebSocket: a direct one, on the channel ``ws``."""
         return DirectKey(agent=agent, channel="ws", peer=conversation)
 
     @staticmethod
     def group(*, agent: str, channel: str, peer: str) -> GroupKey:
-        """A conversation with a group on a channel."""
+        """Return the key of a conversation with a group on a channel."""
         return GroupKey(agent=agent, channel=channel, peer=peer)
 
     @staticmethod
     def subagent(*, agent: str, label: str) -> SubagentKey:
-        """What an agent does on behalf of another."""
+        """Return the key of the work of an agent on behalf of another agent."""
         return SubagentKey(agent=agent, label=label)
 
     @staticmethod
     def cron(*, agent: str, job: str, run: str) -> CronKey:
-        """One run of a scheduled job."""
+        """Return the key of one run of a scheduled job."""
         return CronKey(agent=agent, job=job, run=run)
 
     @staticmethod
     def team(*, agent: str, team_id: str, chat: str) -> TeamKey:
-        """An agent's part in a chat of its team."""
+        """Return the key of an agent's part in a chat of its team."""
         return TeamKey(agent=agent, team_id=team_id, chat=chat)
 
     @staticmethod
     def main(*, agent: str, name: str = "main") -> MainKey:
-        """An agent's own session."""
+        """Return the key of an agent's own session."""
         return MainKey(agent=agent, name=name)
 
 
 class SubagentKey(SessionKey, frozen=True, kw_only=True):
-    """What an agent does on behalf of another."""
+    """The work of an agent on behalf of another agent."""
 
     FORM: ClassVar[str] = "agent:{agent}:subagent:{label}"
     label: str
@@ -154,11 +154,15 @@ _KINDS: tuple[type[SessionKey], ...] = (SubagentKey, CronKey, TeamKey, DirectKey
 
 def _check_part(form: str, name: str, part: Any) -> None:
     if not isinstance(part, str) or not part:
-        raise InvalidInput(f"{name} of a session key must be text and not empty, not {part!r}")
+        raise InvalidInput(f"{name} of a session key must be text and not empty, not {part!r}", field=name)
     if name in ("channel", "name") and part in _RESERVED:
-        raise InvalidInput(f"{name} of a session key cannot be {part!r}: {form} would read as another kind of key")
+        raise InvalidInput(
+            f"{name} of a session key must not be {part!r}: {form} would read as another kind of key", field=name
+        )
     if ":" in part and not _may_hold_colons(form, name):
-        raise InvalidInput(f"{name} of a session key cannot have a colon: {form} could not be read back from {part!r}")
+        raise InvalidInput(
+            f"{name} of a session key must not contain a colon: {form} could not be parsed from {part!r}", field=name
+        )
 
 
 def _may_hold_colons(form: str, name: str) -> bool:
@@ -167,11 +171,11 @@ def _may_hold_colons(form: str, name: str) -> bool:
 
 @cache
 def _pattern(kind: type[SessionKey]) -> re.Pattern[str]:
-    """What a key of this kind looks like; no text fits two kinds."""
+    """Return the pattern of a kind of key; no text matches two kinds."""
 
-    def part(found: re.Match[str]) -> str:
-        name = found[1]
-        other = f"(?!(?:{'|'.join(_RESERVED)})(?::|\\Z))" if name in ("channel", "name") else ""
-        return f"{other}(?P<{name}>{'(?s:.+)' if _may_hold_colons(kind.FORM, name) else '[^:]+'})"
+    def part(match: re.Match[str]) -> str:
+        name = match[1]
+        not_reserved = f"(?!(?:{'|'.join(_RESERVED)})(?::|\\Z))" if name in ("channel", "name") else ""
+        return f"{not_reserved}(?P<{name}>{'(?s:.+)' if _may_hold_colons(kind.FORM, name) else '[^:]+'})"
 
     return re.compile(_PART.sub(part, kind.FORM))

@@ -1,12 +1,12 @@
-"""What belongs to a session by its key alone, because whoever stores it knows of no session.
+"""Rows that belong to a session only by its key, because the frameworks that store them do not know sessions.
 
-The A2A tasks whose context is a session's key belong to it. So do graph checkpoints, flows and memories of crews whose thread is
-``thread_of`` the key; threads of other names are their owners' business. They need no session, and may come before it. When the
-user's session of that key is deleted they are hidden under its id, so that the key starts afresh; they come back when it
-is restored, and go for good when it is purged.
+A2A tasks whose context is a session's key belong to it. So do graph checkpoints, flows and crew memories whose thread is
+``thread_of`` the key; threads with other names belong to no session. They do not need a session, and may be stored before it.
+When the user's session with that key is deleted they are hidden under its id, so that the key can be used afresh; restoring the
+session restores them, and purging it removes them permanently.
 
-kagent's LangGraph and CrewAI apps cannot name a user: they store everything as ``SERVICE_USER``. What that user has under the
-key goes with the session as well, unless another live session has the same key and may be the one it was stored for. A session
+kagent's LangGraph and CrewAI apps cannot name a user: they store everything as ``SERVICE_USER``. That user's rows under the
+key are hidden with the session as well, unless another live session has the same key and may be their owner. A session
 that shares its key owns nothing by name.
 """
 
@@ -23,20 +23,20 @@ from ...errors import AlreadyExists, Conflict
 PREFIX = "session:"
 _HIDDEN = "deleted:"
 OWN_KEY = "~"
-"""The ``identifier_rank`` of a session that has its key to itself."""
+"""The ``identifier_rank`` of a session that does not share its key."""
 SERVICE_USER = "admin@kagent.dev"
-"""The user that kagent's apps act as when they name none."""
+"""The user of kagent's apps when they name none."""
 
 queries = Queries(__package__, "linked_threads.sql")
 
 
 def thread_of(key: str) -> str:
-    """The thread that belongs to the session with this key, and is deleted, restored and purged with it."""
+    """Return the thread that belongs to the session with this key: it is deleted, restored and purged with the session."""
     return PREFIX + key
 
 
 async def hide(connection: Connection, scope: Scope, session: dict[str, Any]) -> None:
-    """Hide what belongs to a session: its ``id``, ``identifier``, ``user_id`` and ``identifier_rank`` as they are stored."""
+    """Hide the rows of a session, given its ``id``, ``identifier``, ``user_id`` and ``identifier_rank`` in their stored form."""
     if session["identifier_rank"] != OWN_KEY:
         return
     params = _names(scope, session)
@@ -47,10 +47,10 @@ async def hide(connection: Connection, scope: Scope, session: dict[str, Any]) ->
 
 
 async def show(connection: Connection, scope: Scope, session: dict[str, Any]) -> None:
-    """Bring back what was hidden with a session.
+    """Restore the rows that were hidden with a session.
 
     Raises:
-        Conflict: something else has its name by now.
+        Conflict: their name was taken in the meantime.
     """
     try:
         for dependent in scope.session_dependents:
@@ -58,13 +58,13 @@ async def show(connection: Connection, scope: Scope, session: dict[str, Any]) ->
     except AlreadyExists:
         user = f" of the user {text.unescape(session['user_id'])!r}" if session["user_id"] else ""
         raise Conflict(
-            f"a task, checkpoint, flow or memory under the key {text.unescape(session['identifier'])!r}{user} was made again"
-            " since the session was deleted; delete that one first"
+            f"a task, checkpoint, flow or memory was stored under the key {text.unescape(session['identifier'])!r}{user}"
+            " after the session was deleted; delete it first"
         ) from None
 
 
 async def purge(connection: Connection, scope: Scope, session: dict[str, Any], *, live: bool) -> None:
-    """Remove what belongs to a session, live or deleted, for good."""
+    """Remove the rows of a session, live or deleted, permanently."""
     if live:
         await hide(connection, scope, session)
     for dependent in scope.session_dependents:
@@ -72,7 +72,7 @@ async def purge(connection: Connection, scope: Scope, session: dict[str, Any], *
 
 
 async def check_removable(connection: Connection, scope: Scope, session_id: str) -> None:
-    """Ask everything that follows a session whether it may be removed for good.
+    """Check with all dependents of a session that it may be removed permanently.
 
     Raises:
         Conflict: it must be kept.
@@ -82,7 +82,7 @@ async def check_removable(connection: Connection, scope: Scope, session_id: str)
 
 
 async def is_active(connection: Connection, scope: Scope, session_id: str) -> bool:
-    """Whether something is under way in a session."""
+    """Return whether work is in progress in a session."""
     for dependent in scope.session_dependents:
         if await dependent.is_active(connection, scope, session_id):
             return True

@@ -1,8 +1,8 @@
 """Reading a session's log through its view.
 
-Most sessions have none: they are read with one query, which finds nothing where there is a view. Only then is the view looked
-up, and its ranges read with another query, from the end that was asked for and no further than needed. An answer always
-comes from one statement that has also seen that the session still shows that view, so nobody finds a log half
+Most sessions have no view: one query reads their log, and returns nothing if there is a view. Only then is the view read,
+and its ranges with another query, from the requested end and no further than needed. A result always
+comes from one statement that also checked that the session still shows that view, so no caller sees a log that is half
 switched or half compacted.
 """
 
@@ -27,21 +27,21 @@ from .message_log import Message
 from .views import Range, View
 
 TRIES = 16
-"""How often a view is looked up anew because the session was switched while it was read."""
+"""How often a view is read again because the session was switched in between."""
 WIDER = 4
-"""How many times as many places are read when there were too few messages in the first."""
+"""The factor for the number of positions to read when the first ones had too few messages."""
 
 queries = Queries(__package__, "log_reading.sql", Message)
 _CONTENT = Message.__struct_fields__.index("content")
 _seq = itemgetter(Message.__struct_fields__.index("seq"))
 
 
-class Shown(Struct, frozen=True):
-    """What a live session shows of its log, also as it is stored."""
+class _SessionView(Struct, frozen=True):
+    """The part of its log that a live session shows; ``stored`` is the stored form of the view."""
 
     view: View
     stored: str | None
-    next_place: int
+    next_position: int
     message_count: int
 
 
@@ -53,40 +53,40 @@ async def read_log(
     newest_first: bool = False,
     engine: Engine | None = None,
 ) -> list[Message]:
-    """What a live session shows between the messages ``after`` and ``before``, ``limit`` of them at most. With the ``engine``
+    """Return at most ``limit`` messages that a live session shows between ``after`` and ``before``. With the ``engine``
     that makes the call, large contents are decoded outside of its event loop.
 
     Raises:
-        NotFound: there is no such live session.
+        NotFound: no live session has this id.
     """
     query = queries.list_newest if newest_first else queries.list
     rows = await query.all(connection, params, clause)
     if rows:
         return await _decoded(connection, rows, engine)
     for _ in range(TRIES):
-        shown = await _shown(connection, params)
-        if not shown.message_count:
+        session = await _read_session_view(connection, params)
+        if not session.message_count:
             return []
-        found = await _read_view(connection, params, clause, shown, newest_first)
-        if found is not None:
-            return await _decoded(connection, found, engine)
-    raise _restless(params)
+        view_rows = await _read_ranges(connection, params, clause, session, newest_first)
+        if view_rows is not None:
+            return await _decoded(connection, view_rows, engine)
+    raise _unstable(params)
 
 
 async def view_of(connection: Connection, params: Mapping[str, Any]) -> View:
-    """What a live session shows of its log.
+    """Return the view of a live session.
 
     Raises:
-        NotFound: there is no such live session.
+        NotFound: no live session has this id.
     """
-    return (await _shown(connection, params)).view
+    return (await _read_session_view(connection, params)).view
 
 
 async def count_log(connection: Connection, params: Mapping[str, Any], clause: str = "") -> int:
-    """How many messages a live session shows.
+    """Return the number of messages that a live session shows.
 
     Raises:
-        NotFound: there is no such live session.
+        NotFound: no live session has this id.
     """
     view = await view_of(connection, params)
     for _ in range(TRIES):
@@ -94,35 +94,35 @@ async def count_log(connection: Connection, params: Mapping[str, Any], clause: s
         used, view = view, await view_of(connection, params)
         if used == view:
             return count
-    raise _restless(params)
+    raise _unstable(params)
 
 
 async def count_view(
     connection: Connection, params: Mapping[str, Any], view: View, clause: str = ""
 ) -> tuple[int, int]:
-    """How many messages a view shows, and their tokens."""
+    """Return the number of messages that a view shows, and their tokens."""
     row = await queries.count.one(connection, {**params, "ranges": _json(view)}, clause)
     assert row is not None
     return int(row[0]), int(row[1])
 
 
-async def fitting(
+async def count_fitting(
     connection: Connection, params: Mapping[str, Any], clause: str, max_bytes: int, *, newest_first: bool
 ) -> int:
-    """How many of the messages that ``read_log`` would find have at most ``max_bytes`` of content together; one at least.
+    """Return how many of the messages that ``read_log`` would return have at most ``max_bytes`` of content together; at least 1.
 
     Raises:
-        NotFound: there is no such live session.
+        NotFound: no live session has this id.
     """
-    shown = await _shown(connection, params)
-    limit, ranges = params["limit"], tuple(views.within(shown.view, params["after"], params["before"]))
-    places = limit
+    session = await _read_session_view(connection, params)
+    limit, ranges = params["limit"], tuple(views.within(session.view, params["after"], params["before"]))
+    positions = limit
     while True:
-        near = _nearest(ranges, places, shown, newest_first)
+        near = _nearest(ranges, positions, session, newest_first)
         rows = await queries.sizes.all(connection, {**params, "ranges": _json(near)}, clause)
         if len(rows) >= limit or near == ranges:
             break
-        places *= WIDER
+        positions *= WIDER
     total = 0
     for number, (_, size) in enumerate(sorted(rows, reverse=newest_first)[:limit]):
         total += size
@@ -131,34 +131,35 @@ async def fitting(
     return int(limit)
 
 
-async def _shown(connection: Connection, params: Mapping[str, Any]) -> Shown:
+async def _read_session_view(connection: Connection, params: Mapping[str, Any]) -> _SessionView:
     row = await queries.shown.one(connection, params)
     if row is None:
-        raise NotFound(f"there is no session {params['session_id']} here")
-    return Shown(views.load(row[0]), *row)
+        raise NotFound(f"session {params['session_id']} does not exist", noun="session", key=params["session_id"])
+    return _SessionView(views.load(row[0]), *row)
 
 
-async def _read_view(
-    connection: Connection, params: Mapping[str, Any], clause: str, shown: Shown, newest_first: bool
+async def _read_ranges(
+    connection: Connection, params: Mapping[str, Any], clause: str, session: _SessionView, newest_first: bool
 ) -> Sequence[Row] | None:
-    """What was asked for, through a view; ``None`` if the session shows another by now."""
-    limit, ranges = params["limit"], tuple(views.within(shown.view, params["after"], params["before"]))
-    places = limit
+    """Read the requested messages through a view; return ``None`` if the session shows another view by now."""
+    limit, ranges = params["limit"], tuple(views.within(session.view, params["after"], params["before"]))
+    positions = limit
     while True:
-        # As many places as messages are wanted; where messages were deleted or do not match, that may be too few.
-        near = _nearest(ranges, places, shown, newest_first)
-        asked = {**params, "view": shown.stored, "ranges": _json(near)}
-        rows = await queries.ranges.all(connection, asked, clause)
+        # As many positions as messages; if some messages were deleted or do not match, these are too few.
+        near = _nearest(ranges, positions, session, newest_first)
+        query_params = {**params, "view": session.stored, "ranges": _json(near)}
+        rows = await queries.ranges.all(connection, query_params, clause)
         if not rows:
             return None
-        found = sorted((row for row in rows if row[0] is not None), key=_seq, reverse=newest_first)
-        if len(found) >= limit or near == ranges:
-            return found[:limit]
-        places *= WIDER
+        messages = sorted((row for row in rows if row[0] is not None), key=_seq, reverse=newest_first)
+        if len(messages) >= limit or near == ranges:
+            return messages[:limit]
+        positions *= WIDER
 
 
 async def _decoded(connection: Connection, rows: Sequence[Row], engine: Engine | None) -> list[Message]:
-    """Rows as messages. Large contents from PostgreSQL are decoded in a thread; SQLite's engine runs the whole call in one."""
+    """Decode rows as messages. Large contents from PostgreSQL are decoded in a thread; SQLite's engine runs the whole call in
+    one."""
     decode = mapper(Message, connection.dialect)
     if engine is None or connection.dialect is Dialect.SQLITE:
         return decode(rows)
@@ -166,14 +167,14 @@ async def _decoded(connection: Connection, rows: Sequence[Row], engine: Engine |
     return decode(rows) if chars < INLINE_CHARS else await compute(engine, lambda _: decode(rows), chars=chars)
 
 
-def _nearest(ranges: View, places: int, shown: Shown, newest_first: bool) -> View:
-    nearest = views.last_places if newest_first else views.first_places
-    return nearest(ranges, places, shown.next_place)
+def _nearest(ranges: View, positions: int, session: _SessionView, newest_first: bool) -> View:
+    nearest = views.last_positions if newest_first else views.first_positions
+    return nearest(ranges, positions, session.next_position)
 
 
 def _json(ranges: Sequence[Range]) -> str:
     return msgspec.json.encode(ranges).decode()
 
 
-def _restless(params: Mapping[str, Any]) -> Unavailable:
+def _unstable(params: Mapping[str, Any]) -> Unavailable:
     return Unavailable(f"session {params['session_id']} is being switched all the time; nothing was read, try again")

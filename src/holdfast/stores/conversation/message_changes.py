@@ -1,4 +1,4 @@
-"""Finding and changing one message, and keeping its session's counters in step."""
+"""Lookup and change of one message, which keeps the counters of its session up to date."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .contents import stored_content
 from .message_log import Message
 from .new_entries import flag, tokens
 from .search.index import requeue
-from .tokens import counted
+from .tokens import count_content
 
 queries = Queries(__package__, "message_changes.sql", Message)
 
 
 async def find(connection: Connection, scope: scopes.Scope, message_id: str, query: Query | None = None) -> Message:
-    """One message of a live session.
+    """Return one message of a live session.
 
     Raises:
-        NotFound: there is none.
+        NotFound: it does not exist.
     """
     row = await (query or queries.get).one(connection, scope.params(id=parse_id(message_id, "message id")))
     if row is None:
-        raise NotFound(f"there is no message {message_id} here")
+        raise NotFound(f"message {message_id} does not exist", noun="message", key=message_id)
     return mapper(Message, connection.dialect)([row])[0]
 
 
@@ -43,30 +43,30 @@ async def change(
     token_count: int | None,
     is_preserved: bool | None,
 ) -> Message:
-    """Change what is not ``None``, in the transaction that is open.
+    """Change the arguments that are not ``None``, in the current transaction.
 
     Raises:
-        NotFound: there is no such message in a live session.
-        InvalidInput: something about it is not acceptable.
+        NotFound: no message of a live session has this id.
+        InvalidInput: an argument is not valid.
     """
-    # Every writer locks the session first and the message second. So the message is read again after the session is locked.
+    # Every writer locks the session first and the message second. So the message is read again after the session was locked.
     session_id = (await find(connection, scope, message_id)).session_id
     head = await lock_head(connection, scope.params(session_id=session_id))
     before = await find(connection, scope, message_id, queries.lock)
-    stored = None if content is None else stored_content(content, before.kind, scope.limits)
-    if stored is not None and token_count is None:
-        token_count = counted(scope, content, stored)
+    encoded = None if content is None else stored_content(content, before.kind, scope.limits)
+    if encoded is not None and token_count is None:
+        token_count = count_content(scope, content, encoded)
     params = scope.params_now(
         id=before.id,
         session_id=session_id,
-        content=stored,
+        content=encoded,
         metadata=None if metadata is None else scopes.metadata(metadata, scope.limits),
         token_count=None if token_count is None else tokens(token_count),
         is_preserved=None if is_preserved is None else flag(is_preserved, "is_preserved"),
     )
     row = await queries.update.one(connection, params)
     if row is None:
-        raise NotFound(f"there is no message {message_id} here")
+        raise NotFound(f"message {message_id} does not exist", noun="message", key=message_id)
     after = mapper(Message, connection.dialect)([row[:-1]])[0]
     more_tokens = after.token_count - before.token_count if views.shows(head.view, row[-1]) else 0
     await recount(connection, params, removed=0, more_tokens=more_tokens)
@@ -79,8 +79,8 @@ async def recount(connection: Connection, params: dict[str, Any], *, removed: in
     """Update the counters of a session after a change.
 
     Raises:
-        NotFound: the session was deleted meanwhile.
+        NotFound: the session was deleted in the meantime.
     """
     params.update(removed=removed, more_tokens=more_tokens)
     if await queries.recount.one(connection, params) is None:
-        raise NotFound(f"there is no session {params['session_id']} here")
+        raise NotFound(f"session {params['session_id']} does not exist", noun="session", key=params["session_id"])

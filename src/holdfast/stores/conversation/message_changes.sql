@@ -10,12 +10,12 @@ WHERE m.tenant_id = :tenant_id AND m.id = :id AND s.tenant_id = :tenant_id AND (
 /*part live_message*/;
 
 -- name: lock
--- The same, locked until the transaction ends, so that the counters of the session change by what the message counted for.
+-- The same, locked until the transaction ends, so that the session's counters change by the message's exact token count.
 /*part live_message*/
 /*pg FOR UPDATE OF m*/;
 
 -- name: update
--- What is not given stays. The old token count is returned by `lock` before.
+-- Columns whose parameter is NULL keep their value. The old token count comes from `lock`.
 UPDATE messages SET
     content = COALESCE(:content, content),
     metadata = COALESCE(:metadata, metadata),
@@ -32,14 +32,14 @@ WHERE tenant_id = :tenant_id AND session_id = :session_id AND id /*in ids uuid*/
 RETURNING id/*pg ::text*/, token_count, seq;
 
 -- name: delete_feedback
--- The feedback on these messages: a caller's own SQLite connection may have foreign keys switched off. It goes after the messages,
--- because giving feedback locks the message first and earlier feedback second.
+-- The feedback on these messages: a caller's own SQLite connection may have foreign keys switched off. It is deleted after the
+-- messages, because giving feedback locks the message first and earlier feedback second.
 DELETE FROM feedback
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND message_id /*in ids uuid*/;
 
 -- name: recount
--- The session's counters follow what was changed or removed, and where it is smaller now, its next automatic compaction does:
--- see show in branches.sql.
+-- Update the session's counters after a change or removal and, if the session is smaller now, the threshold of its next automatic
+-- compaction: see show in branches.sql.
 UPDATE sessions SET
     message_count = message_count - :removed,
     token_count = token_count + :more_tokens,

@@ -1,9 +1,9 @@
-"""The log of a session: what an entry is, and how entries are written to it.
+"""The log of a session: the stored form of its entries, and the statements that insert them.
 
-This is the only module that inserts messages. ``append_group`` writes at the end of logs (see ``engines.protocol.Group``): on
+This is the only module that inserts messages. ``append_group`` appends to logs (see ``engines.protocol.Group``): on
 PostgreSQL with one statement per tenant, on SQLite and on tables that Citus distributes with one UPDATE per append and one INSERT
 per message, in one transaction. Stores that write messages as part of a larger transaction call ``append_at``, or ``insert`` if
-they know the places.
+they know the positions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import asdict, astuple
 from ...clock import MINUTE_US, from_us
 from ...core import text
 from ...core.filters import id_list
-from ...core.queries import Queries, unless_usual
+from ...core.queries import Queries, omit_default
 from ...core.rows import Column, mapper
 from ...engines.protocol import Connection, Row, in_one_commit, in_one_statement
 from ...errors import Conflict, NotFound
@@ -47,11 +47,11 @@ class Message(Struct, frozen=True, gc=False):
 
 queries = Queries(__package__, "message_log.sql", Message)
 HEAVY_CHARS = 500_000
-"""Characters of contents from which on an append must not be written in an event loop."""
+"""An append with more characters of content than this must not be written in an event loop."""
 
 
-class Entry(Struct, frozen=True, gc=False):
-    """A message that was checked, in the form that is stored. The fields are columns of the table, in their order."""
+class LogEntry(Struct, frozen=True, gc=False):
+    """A validated message in its stored form. The fields are columns of the table, in their order."""
 
     id: str
     kind: str
@@ -62,35 +62,35 @@ class Entry(Struct, frozen=True, gc=False):
     is_preserved: bool
     is_summary: bool
 
-    def same_as(self, stored: Message) -> bool:
-        """Whether an append of this entry would have made that message."""
+    def same_as(self, message: Message) -> bool:
+        """Return whether an append of this entry would have stored that message."""
         return (
-            (self.kind, self.role) == (stored.kind, stored.role)
-            and text.identical(text.load(self.content), stored.content)
-            and text.identical(text.load(self.metadata), stored.metadata)
+            (self.kind, self.role) == (message.kind, message.role)
+            and text.identical(text.load(self.content), message.content)
+            and text.identical(text.load(self.metadata), message.metadata)
         )
 
 
 class Append(Struct, frozen=True, gc=False):
-    """Entries, at least one, for the end of one session's log: all of them or none."""
+    """One or more entries for the end of one session's log, to be appended together or not at all."""
 
     tenant: str
     session_id: str
-    entries: Sequence[Entry]
+    entries: Sequence[LogEntry]
     now_us: int
     is_heavy: bool = False
     """Whether it is too large to be written in an event loop."""
 
 
-class Appended(Struct, frozen=True, gc=False):
-    """The messages of an append, and whether the session's policy wants it compacted now."""
+class AppendResult(Struct, frozen=True, gc=False):
+    """The messages of an append, and whether the session's policy requires a compaction now."""
 
     messages: list[Message]
     compaction_due: bool = False
 
 
 class AppendGroup:
-    """Appends that are written together."""
+    """A group of appends that are written together."""
 
     mixes_keys = True
 
@@ -102,71 +102,71 @@ class AppendGroup:
 
     async def run(
         self, connection: Connection, items: Sequence[Append], *, careful: bool
-    ) -> Sequence[Appended | Exception]:
+    ) -> Sequence[AppendResult | Exception]:
         if careful:
             return [await _append_carefully(connection, item) for item in items]
         async with in_one_commit(connection):
-            return [*map(_outcome, items, await _write(connection, items))]
+            return [*map(_result_or_error, items, await _write_all(connection, items))]
 
 
 append_group = AppendGroup()
 
 
 async def append_at(connection: Connection, append: Append) -> Row | None:
-    """Append inside the caller's transaction: the first place and whether the session is to be compacted now, for ``appended``;
-    ``None`` if there is no live session.
+    """Append inside the caller's transaction. Returns the first position and whether a compaction is due, for ``append_result``;
+    ``None`` if no live session has the id.
 
     Raises:
-        AlreadyExists: there is a message with one of the ids.
+        AlreadyExists: a message with one of the ids exists.
     """
-    (reserved,) = await _write(connection, [append])
+    (reserved,) = await _write_all(connection, [append])
     return reserved
 
 
 async def insert(
-    connection: Connection, tenant: str, session_id: str, rows: Sequence[tuple[int, Entry, int, int]]
+    connection: Connection, tenant: str, session_id: str, rows: Sequence[tuple[int, LogEntry, int, int]]
 ) -> None:
-    """Insert entries inside a transaction that holds the session and updates its counters. Each comes with its place and the
-    times in microseconds when it was created and updated.
+    """Insert entries in a transaction that has locked the session and updates its counters. Each entry comes with its position
+    and the times, in microseconds, when it was created and updated.
 
     Raises:
-        AlreadyExists: there is a message with one of the ids, or at one of the places.
+        AlreadyExists: a message with one of the ids, or at one of the positions, exists.
     """
     if not rows:
         return
     if in_one_statement(connection):
-        arrays = message_arrays([(0, place, entry, created, updated) for place, entry, created, updated in rows])
+        arrays = message_arrays([(0, position, entry, created, updated) for position, entry, created, updated in rows])
         await queries.insert_many.all(connection, {**arrays, "tenant_id": tenant, "session_id": session_id})
     else:
         await _insert_each(connection, [(tenant, session_id, *row) for row in rows])
 
 
-async def _insert_each(connection: Connection, rows: Iterable[tuple[str, str, int, Entry, int, int]]) -> None:
+async def _insert_each(connection: Connection, rows: Iterable[tuple[str, str, int, LogEntry, int, int]]) -> None:
     at = from_us if connection.dialect.native_time else int
     values = [
-        (tenant, session_id, place, *astuple(entry), at(created), at(updated))
-        for tenant, session_id, place, entry, created, updated in rows
+        (tenant, session_id, position, *astuple(entry), at(created), at(updated))
+        for tenant, session_id, position, entry, created, updated in rows
     ]
     await queries.insert.many_in_order(connection, _INSERTED, values)
 
 
-_INSERTED = ("tenant_id", "session_id", "seq", *Entry.__struct_fields__, "created_at", "updated_at")
+_INSERTED = ("tenant_id", "session_id", "seq", *LogEntry.__struct_fields__, "created_at", "updated_at")
 
 
-def message_arrays(rows: Sequence[tuple[int, int, Entry, int, int]]) -> dict[str, Any]:
-    """Entries as the parameters of the part ``new_messages``. Each comes with the number of its head, its place counted from
-    there, and its times."""
-    values = [(head, place, *astuple(entry), created, updated) for head, place, entry, created, updated in rows]
+def message_arrays(rows: Sequence[tuple[int, int, LogEntry, int, int]]) -> dict[str, Any]:
+    """Return entries as the parameters of the part ``new_messages``. Each entry comes with the number of its head, its position
+    relative to the head, and its times."""
+    values = [(head, position, *astuple(entry), created, updated) for head, position, entry, created, updated in rows]
     columns = map(list, zip(*values, strict=True)) if values else ([] for _ in _ARRAYS)
     arrays: dict[str, Any] = dict(zip(_ARRAYS, columns, strict=True))
     for name, default in _DEFAULTS.items():
-        arrays[name] = unless_usual(arrays[name], default)
+        arrays[name] = omit_default(arrays[name], default)
     if arrays["updated_at"] == arrays["created_at"]:
         arrays["updated_at"] = []
     return arrays
 
 
-_ARRAYS = ("head", "place", *Entry.__struct_fields__, "created_at", "updated_at")
+_ARRAYS = ("head", "place", *LogEntry.__struct_fields__, "created_at", "updated_at")
 _DEFAULTS: Mapping[str, Any] = {
     "place": 0,
     "kind": "message",
@@ -175,12 +175,12 @@ _DEFAULTS: Mapping[str, Any] = {
     "is_preserved": False,
     "is_summary": False,
 }
-"""Of the part ``new_messages``: encoding a value costs the driver more than the server needs for it."""
+"""Defaults of the part ``new_messages``: encoding a value costs the driver more than it costs the server."""
 
 
-async def _write(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    """Write appends: of each the first place and whether its session is to be compacted now; ``None`` if there is no live
-    session."""
+async def _write_all(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
+    """Write appends. Returns for each the first position and whether a compaction is due; ``None`` if no live session has the
+    id."""
     if not appends:
         return []
     if in_one_statement(connection):
@@ -189,20 +189,20 @@ async def _write(connection: Connection, appends: Sequence[Append]) -> list[Row 
 
 
 async def _write_each(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    """Reserve places and insert messages with a statement each."""
+    """Reserve positions and insert messages with one statement each."""
     reserved = await (_advance_pipelined if connection.distributed else _advance_each)(connection, appends)
     rows = [
-        (append.tenant, append.session_id, place, entry, append.now_us, append.now_us)
+        (append.tenant, append.session_id, position, entry, append.now_us, append.now_us)
         for append, head in zip(appends, reserved, strict=True)
         if head is not None
-        for place, entry in enumerate(append.entries, head[0])
+        for position, entry in enumerate(append.entries, head[0])
     ]
     await _insert_each(connection, rows)
     return reserved
 
 
 async def _advance_each(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    """Reserve places on SQLite."""
+    """Reserve positions on SQLite."""
     reserved = []
     for append in appends:
         params = _advance_params(append)
@@ -212,7 +212,7 @@ async def _advance_each(connection: Connection, appends: Sequence[Append]) -> li
 
 
 async def _advance_pipelined(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    """Reserve places on Citus, in one round trip. Sorted, so that concurrent groups lock sessions in the same order."""
+    """Reserve positions on Citus, in one round trip. Sorted, so that concurrent groups lock sessions in the same order."""
     order = sorted(range(len(appends)), key=lambda number: appends[number].session_id)
     params = [_advance_params(appends[number], number) for number in order]
     rows = {row[2]: row for row in await queries.advance.all_of_each(connection, params)}
@@ -232,21 +232,21 @@ def _advance_params(append: Append, number: int = 0) -> dict[str, Any]:
 
 
 async def _write_together(connection: Connection, appends: Sequence[Append]) -> list[Row | None]:
-    """Reserve places and insert messages, in one round trip and one commit: with one statement per tenant, or per append if
-    each is one message and they are of different tenants."""
+    """Reserve positions and insert messages, in one round trip and one commit: with one statement per tenant, or per append if
+    each append is one message and they are of different tenants."""
     by_tenant: dict[str, list[Append]] = {}
-    # Tenants are sorted, and sessions in each, so that concurrent groups lock sessions in the same order.
+    # Tenants are sorted, and the sessions of each tenant, so that concurrent groups lock sessions in the same order.
     for append in sorted(appends, key=lambda append: (append.tenant, append.session_id)):
         by_tenant.setdefault(append.tenant, []).append(append)
     if (len(appends) == 1 or len(by_tenant) > 1) and all(len(append.entries) == 1 for append in appends):
-        ones = [_append_one_params(append) for its in by_tenant.values() for append in its]
-        rows = await queries.append_one.all_of_each(connection, ones)
+        single_params = [_append_one_params(append) for group in by_tenant.values() for append in group]
+        rows = await queries.append_one.all_of_each(connection, single_params)
     else:
-        params = [_append_params(tenant, its) for tenant, its in by_tenant.items()]
+        params = [_append_params(tenant, group) for tenant, group in by_tenant.items()]
         rows = await queries.append.all_of_each(connection, params)
     heads: dict[tuple[str, str], Row] = {}
-    for tenant, session_id, place, due in rows:
-        first = heads.get((tenant, session_id), (place,))[0]
+    for tenant, session_id, position, due in rows:
+        first = heads.get((tenant, session_id), (position,))[0]
         heads[tenant, session_id] = (first, due)
     reserved: list[Row | None] = []
     for append in appends:
@@ -269,7 +269,7 @@ def _append_one_params(append: Append) -> dict[str, Any]:
 
 
 def _append_params(tenant: str, appends: Sequence[Append]) -> dict[str, Any]:
-    """The appends of one tenant as the parameters of one statement."""
+    """Return the appends of one tenant as the parameters of one statement."""
     sessions = sorted({append.session_id for append in appends})
     numbers = {session_id: number for number, session_id in enumerate(sessions)}
     rows, tokens = [0] * len(sessions), [0] * len(sessions)
@@ -292,21 +292,21 @@ def _append_params(tenant: str, appends: Sequence[Append]) -> dict[str, Any]:
     }
 
 
-def _outcome(append: Append, reserved: Row | None) -> Appended | Exception:
-    return _missing(append.session_id) if reserved is None else appended(append, reserved)
+def _result_or_error(append: Append, reserved: Row | None) -> AppendResult | Exception:
+    return _missing(append.session_id) if reserved is None else append_result(append, reserved)
 
 
-def appended(append: Append, reserved: Row) -> Appended:
-    """The result of an append, from the place of its first entry and whether the session is to be compacted now."""
+def append_result(append: Append, reserved: Row) -> AppendResult:
+    """Return the result of an append, given the position of its first entry and whether a compaction is due."""
     at, session_id = from_us(append.now_us), append.session_id
     messages = [
         message_of(entry, session_id, seq, at, at) for seq, entry in enumerate(append.entries, seq_of(reserved[0]))
     ]
-    return Appended(messages, bool(reserved[1]))
+    return AppendResult(messages, bool(reserved[1]))
 
 
-def message_of(entry: Entry, session_id: str, seq: int, created_at: datetime, updated_at: datetime) -> Message:
-    """The message that an entry is at its place in a session's log."""
+def message_of(entry: LogEntry, session_id: str, seq: int, created_at: datetime, updated_at: datetime) -> Message:
+    """Return the message for an entry at a position of a session's log."""
     return Message(
         entry.id,
         session_id,
@@ -323,9 +323,9 @@ def message_of(entry: Entry, session_id: str, seq: int, created_at: datetime, up
     )
 
 
-def entry_of(message: Message, id: str) -> Entry:
-    """A stored message as an entry under another id."""
-    return Entry(
+def entry_of(message: Message, id: str) -> LogEntry:
+    """Return a stored message as an entry under another id."""
+    return LogEntry(
         id,
         message.kind,
         message.role,
@@ -337,35 +337,35 @@ def entry_of(message: Message, id: str) -> Entry:
     )
 
 
-async def _append_carefully(connection: Connection, append: Append) -> Appended | Exception:
-    """Append unless an earlier try of the same append was stored."""
+async def _append_carefully(connection: Connection, append: Append) -> AppendResult | Exception:
+    """Append, unless an earlier attempt of the same append was stored."""
     repeated = await _find_repeated(connection, append)
     if repeated is not None:
         return repeated
     async with in_one_commit(connection):
-        (reserved,) = await _write(connection, [append])
-    return _outcome(append, reserved)
+        (reserved,) = await _write_all(connection, [append])
+    return _result_or_error(append, reserved)
 
 
-async def _find_repeated(connection: Connection, append: Append) -> Appended | Exception | None:
-    """The answer to an append whose ids are stored: the first result or a conflict; ``None`` if none is stored."""
+async def _find_repeated(connection: Connection, append: Append) -> AppendResult | Exception | None:
+    """Return the first result, or a conflict, of an append whose ids exist; ``None`` if none of them exists."""
     ids = [entry.id for entry in append.entries]
     params = {"tenant_id": append.tenant, "session_id": append.session_id, "ids": id_list(ids, connection.dialect)}
     rows = await queries.by_ids.all(connection, params)
-    stored = {message.id: message for message in mapper(Message, connection.dialect)(rows)}
-    if not stored:
+    existing = {message.id: message for message in mapper(Message, connection.dialect)(rows)}
+    if not existing:
         return None
     # A missing session is reported first, as it is for a new append: the answer must not depend on concurrent appends.
     if await queries.live_session.one(connection, params) is None:
         return _missing(append.session_id)
-    if len(stored) < len(ids):
-        return Conflict("some of these messages are there already and some are not; append the missing ones")
+    if len(existing) < len(ids):
+        return Conflict("some of these messages exist and some do not; append the missing ones")
     for entry in append.entries:
-        message = stored[entry.id]
+        message = existing[entry.id]
         if message.session_id != append.session_id or not entry.same_as(message):
-            return Conflict(f"there is a message with the id {entry.id} and other content")
-    return Appended([stored[id] for id in ids])
+            return Conflict(f"message {entry.id} exists with other content")
+    return AppendResult([existing[id] for id in ids])
 
 
 def _missing(session_id: str) -> NotFound:
-    return NotFound(f"there is no session {session_id} here")
+    return NotFound(f"session {session_id} does not exist", noun="session", key=session_id)

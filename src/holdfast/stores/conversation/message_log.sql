@@ -5,8 +5,8 @@ INSERT INTO messages (tenant_id, session_id, seq, id, kind, role, content, token
                       is_preserved, is_summary, created_at, updated_at)
 
 -- part: new_messages @postgres
--- Arrays of messages, each at a place counted from the first place of its head. The statement has a table "head" with the columns
--- number, session_id and first_seq. An array that holds nothing but defaults is sent empty; unnest fills it up with NULL.
+-- Arrays of messages, each at a position relative to its head. The statement has a table "head" with the columns
+-- number, session_id and first_seq. An array that contains only defaults is sent empty; unnest fills it with NULL.
 SELECT :tenant_id, head.session_id, head.first_seq + COALESCE(m.place, 0), m.id, COALESCE(m.kind, 'message'), m.role, m.content,
        COALESCE(m.token_count, 0), COALESCE(m.metadata, '{}'), COALESCE(m.is_preserved, FALSE), COALESCE(m.is_summary, FALSE),
        m.created_at, COALESCE(m.updated_at, m.created_at)
@@ -17,21 +17,22 @@ FROM unnest(:head::bigint[], :place::bigint[], :id::uuid[], :kind::text[], :role
 JOIN head ON head.number = m.head
 
 -- name: insert
--- One message at a known place: for SQLite, and for tables that Citus distributes.
+-- One message at a known position: for SQLite, and for tables that Citus distributes.
 /*part into_messages*/
 VALUES (:tenant_id, :session_id, :seq, :id, :kind, :role, :content, :token_count, :metadata,
         :is_preserved, :is_summary, :created_at, :updated_at);
 
 -- name: insert_many @postgres
--- Messages at known places of one session. Without RETURNING, Citus would copy the rows and report a duplicate as an internal error.
+-- Messages at known positions of one session. Without RETURNING, Citus would copy the rows and report a duplicate as an
+-- internal error.
 /*part into_messages*/
 WITH head AS (SELECT 0 AS number, :session_id::uuid AS session_id, 0 AS first_seq)
 /*part new_messages*/
 RETURNING 1;
 
 -- name: advance_this_minute
--- Reserve the next places in a session's log. SQLite rewrites an index whenever one of its columns is named in SET, even if the
--- value stays the same. So this form, which is tried first, does not name the indexed columns.
+-- Reserve the next positions in a session's log. SQLite rewrites an index whenever one of its columns is named in SET, even if
+-- the value stays the same. So this form, which is tried first, does not name the indexed columns.
 UPDATE sessions SET
     next_seq = next_seq + :rows,
     message_count = message_count + :rows,
@@ -42,7 +43,7 @@ WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TR
 RETURNING next_seq - :rows, (token_count >= compact_from) IS TRUE;
 
 -- name: advance
--- Reserve the next places in a session's log.
+-- Reserve the next positions in a session's log.
 UPDATE sessions SET
     next_seq = next_seq + :rows,
     message_count = message_count + :rows,
@@ -54,7 +55,7 @@ WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TR
 RETURNING next_seq - :rows, (token_count >= compact_from) IS TRUE, CAST(:number AS BIGINT);
 
 -- name: append @postgres
--- Reserve the places and insert the messages of many appends: one statement is one round trip and one flush. Session ids come
+-- Reserve the positions and insert the messages of many appends: one statement is one round trip and one flush. Session ids are
 -- sorted, so that concurrent statements lock them in the same order. They are named twice, so that PostgreSQL uses the primary
 -- key even if the table was small when it planned the statement.
 WITH head AS (
@@ -76,7 +77,7 @@ WITH head AS (
 SELECT :tenant_id::text, session_id::text, first_seq, due FROM head;
 
 -- name: append_one @postgres
--- The same for one message. Without arrays it takes two thirds of the time, which is what a single writer waits for.
+-- The same for one message. Without arrays it takes two thirds of the time, which matters to a single writer.
 WITH head AS (
     UPDATE sessions SET
         next_seq = next_seq + 1,

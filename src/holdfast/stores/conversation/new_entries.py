@@ -1,4 +1,4 @@
-"""Messages to append, checked and in the form they are stored in."""
+"""Validation of messages to append, and their conversion to log entries."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...engines.offload import Progress
 from ...errors import InvalidInput
 from ...ids import parse as parse_id
 from .contents import stored_content
-from .message_log import Entry, Role
-from .tokens import counted
+from .message_log import LogEntry, Role
+from .tokens import count_content
 
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -31,58 +31,58 @@ def new_entry(
     is_preserved: bool,
     is_summary: bool,
     id: str | None,
-) -> Entry:
-    """A message, checked as a whole before anything is queued, so that a bad argument costs nobody else anything; for other
-    stores too.
+) -> LogEntry:
+    """Return a message as a log entry. Everything is checked before the entry is queued, so that an invalid argument does not
+    affect the other appends of a group; for other stores too.
 
     Raises:
-        InvalidInput: something about it is not acceptable.
+        InvalidInput: an argument is not valid.
     """
     own_id = scope.ids.new() if id is None else parse_id(id, "message id")
     if kind == "message":
         if role not in ROLES:
-            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}")
+            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {role!r}", field="role")
     elif not isinstance(kind, str) or not _KIND.fullmatch(kind):
-        raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}")
+        raise InvalidInput(f"kind must be lower-case letters, digits, dots, dashes, not {kind!r}", field="kind")
     elif role is not None and role not in ROLES:
-        raise InvalidInput(f"role must be one of {', '.join(ROLES)} or nothing, not {role!r}")
-    stored = stored_content(content, kind, scope.limits)
-    return Entry(
+        raise InvalidInput(f"role must be one of {', '.join(ROLES)} or None, not {role!r}", field="role")
+    encoded = stored_content(content, kind, scope.limits)
+    return LogEntry(
         own_id,
         text.plain(kind),
         text.plain(role),
-        stored,
-        counted(scope, content, stored) if token_count is None else tokens(token_count),
+        encoded,
+        count_content(scope, content, encoded) if token_count is None else tokens(token_count),
         scopes.metadata(metadata, scope.limits),
         flag(is_preserved, "is_preserved"),
         flag(is_summary, "is_summary"),
     )
 
 
-def new_entries(scope: scopes.Scope, messages: Sequence[Sequence[Any]], progress: Progress) -> list[Entry]:
-    """Several of them, each given by its arguments."""
-    found = []
-    for each in messages:
+def new_entries(scope: scopes.Scope, messages: Sequence[Sequence[Any]], progress: Progress) -> list[LogEntry]:
+    """Return several messages as log entries, each given by the arguments of ``new_entry``."""
+    entries = []
+    for arguments in messages:
         progress.check()
-        found.append(new_entry(scope, *each))
-    return found
+        entries.append(new_entry(scope, *arguments))
+    return entries
 
 
 def flag(value: bool, what: str) -> bool:
-    """True or false.
+    """Return a bool argument.
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: the value is not a bool.
     """
     if not isinstance(value, bool):
-        raise InvalidInput(f"{what} must be true or false, not {value!r}")
+        raise InvalidInput(f"{what} must be true or false, not {value!r}", field=what)
     return value
 
 
 def tokens(count: int) -> int:
-    """A number of tokens.
+    """Return a token count.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the value is not a whole number in range.
     """
-    return whole_number(count, "token_count", most=_MAX_TOKENS)
+    return whole_number(count, "token_count", maximum=_MAX_TOKENS)

@@ -1,5 +1,5 @@
-"""Messages that are kept outside of the log, each with its feedback as one JSON object: what compactions took out or rewrote, and
-deleted messages. The part ``original`` of ``originals.sql`` makes the objects, and this module reads them."""
+"""Messages kept outside of the log, each with its feedback as one JSON object: messages that compactions removed or rewrote, and
+deleted messages. The part ``original`` of ``originals.sql`` creates the objects, and this module reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...core.queries import Queries
 from ...engines.dialect import Dialect
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, Conflict
-from .message_log import Entry, Message, insert, message_of
+from .message_log import LogEntry, Message, insert, message_of
 
 queries = Queries(__package__, "originals.sql")
 _JSON_COLUMNS = ("content", "metadata")
@@ -23,20 +23,20 @@ _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Original(Struct, frozen=True):
-    """A message as it was. Entry, feedback and times are in the form that ``insert`` and queries take."""
+    """The original content of a message. Entry, feedback and times have the form that ``insert`` and queries take."""
 
-    entry: Entry
+    entry: LogEntry
     created_us: int
     updated_us: int
     feedback: Sequence[Mapping[str, Any]]
 
     def message(self, session_id: str, seq: int) -> Message:
-        """It as a message, at a place of a session's log."""
+        """Return it as a message at a position of a session's log."""
         return message_of(self.entry, session_id, seq, from_us(self.created_us), from_us(self.updated_us))
 
 
 def load(stored: str, dialect: Dialect) -> Original:
-    """The message in an object."""
+    """Return the message in a JSON object."""
     if dialect is Dialect.SQLITE:
         values = msgspec.json.decode(stored)
         feedback = values["feedback"]
@@ -46,7 +46,7 @@ def load(stored: str, dialect: Dialect) -> Original:
             _columns(row) for row in msgspec.json.decode(raw.pop("feedback"), type=list[dict[str, msgspec.Raw]])
         ]
         values = _columns(raw)
-    entry = Entry(*[values[name] for name in Entry.__struct_fields__])
+    entry = LogEntry(*[values[name] for name in LogEntry.__struct_fields__])
     return Original(
         msgspec.structs.replace(entry, is_preserved=bool(entry.is_preserved), is_summary=bool(entry.is_summary)),
         values["created_at"],
@@ -56,7 +56,7 @@ def load(stored: str, dialect: Dialect) -> Original:
 
 
 def _columns(raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """The columns in an object that PostgreSQL made."""
+    """Return the columns in an object that PostgreSQL created."""
     return {
         name: bytes(value).decode()
         if name in _JSON_COLUMNS
@@ -68,23 +68,23 @@ def _columns(raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
 
 
 async def restore(connection: Connection, params: Mapping[str, Any], originals: Sequence[tuple[int, Original]]) -> None:
-    """Insert messages and their feedback again, each at its place, in a transaction that holds the session.
+    """Insert messages and their feedback again, each at its position, in a transaction that has locked the session.
 
     Raises:
-        Conflict: a message or feedback with one of the ids exists, or a place is taken.
+        Conflict: a message or feedback with one of the ids exists, or a position is taken.
     """
     tenant, session_id = params["tenant_id"], params["session_id"]
-    rows = [(place, original.entry, original.created_us, original.updated_us) for place, original in originals]
+    rows = [(position, original.entry, original.created_us, original.updated_us) for position, original in originals]
     feedback = [{**row, "tenant_id": tenant} for _, original in originals for row in original.feedback]
     try:
         await insert(connection, tenant, session_id, rows)
     except AlreadyExists:
         raise Conflict(
-            "a message that would come back was appended again under its id, or its place is taken; delete that one first"
+            "a message to restore was appended again under its id, or its position is taken; delete that message first"
         ) from None
     try:
         await queries.insert_feedback.many(connection, feedback)
     except AlreadyExists:
         raise Conflict(
-            "feedback that would come back with its message was given again under its id; delete that one first"
+            "feedback to restore with its message was given again under its id; delete that feedback first"
         ) from None

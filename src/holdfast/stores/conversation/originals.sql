@@ -1,6 +1,6 @@
 -- part: original @sqlite
--- A message "m" with its feedback as one JSON object. JSON columns are text in SQLite, and stay text inside the object: parsing
--- them would not keep every byte. Few sessions have feedback, so that is asked once.
+-- A message "m" with its feedback as one JSON object. JSON columns are text in SQLite and stay text inside the object: parsing
+-- them would not preserve every byte. Few sessions have feedback, so its existence is checked once.
 json_object(
         'tenant_id', m.tenant_id, 'session_id', m.session_id, 'seq', m.seq, 'id', m.id, 'kind', m.kind, 'role', m.role,
         'content', m.content, 'token_count', m.token_count, 'metadata', m.metadata, 'is_preserved', m.is_preserved,

@@ -1,8 +1,8 @@
-"""Pending messages: what was said in group chats while nobody answered.
+"""Pending messages: messages in group chats that no agent has answered yet.
 
-A *group* is a channel's name and a history key. Messages wait in it in the order they came, by ``seq`` and never by time, until
-they are answered and cleared, or until old ones are replaced by a summary. The summary takes the place of the first message it
-stands for, so it comes before everything that stays of what came after that one.
+A *group* is a channel's name and a history key. Its messages are kept in the order of ``seq``, never of time, until
+they are answered and cleared, or until old ones are replaced by a summary. The summary takes the position of the first message it
+replaces, so it comes before the remaining messages that came after that one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ...limits import Limits
 from .keys import GroupKey
 
 _TRIES = 3
-"""How often an append looks again when somebody else has brought the same ids meanwhile."""
+"""How often an append tries again when another caller appended the same ids at the same time."""
 _OLDEST_US = -62_135_596_800 * MICROSECONDS
-"""The beginning of the year 1: nothing is older."""
+"""The beginning of the year 1, the earliest possible time."""
 
 
 class PendingMessage(Struct, frozen=True):
-    """A message that waits, or a summary of several."""
+    """A message that waits for an answer, or a summary of several."""
 
     id: Id
     channel_name: str
@@ -55,7 +55,7 @@ class PendingMessage(Struct, frozen=True):
 
 
 class NewPendingMessage(Struct, frozen=True, kw_only=True):
-    """A message to append. ``platform_msg_id`` is what the channel calls it."""
+    """A message to append. ``platform_msg_id`` is the channel's id of the message."""
 
     channel_name: str
     history_key: str
@@ -67,7 +67,7 @@ class NewPendingMessage(Struct, frozen=True, kw_only=True):
 
 
 class PendingGroup(Struct, frozen=True):
-    """A group in which something waits. ``has_summary``: the last that waits is a summary."""
+    """A group with pending messages. ``has_summary``: whether its last message is a summary."""
 
     channel_name: str
     history_key: str
@@ -77,7 +77,7 @@ class PendingGroup(Struct, frozen=True):
 
     @property
     def name(self) -> tuple[str, str]:
-        """The two that tell it from others, as ``resolve_group_titles`` takes them."""
+        """The channel's name and the history key, as ``resolve_group_titles`` takes them."""
         return (self.channel_name, self.history_key)
 
 
@@ -85,34 +85,34 @@ queries = Queries(__package__, "pending_messages.sql", PendingMessage)
 
 
 class AsyncPendingMessages(TenantStore):
-    """The messages that wait in one tenant's group chats."""
+    """The pending messages of one tenant's group chats."""
 
     @writes
     async def append_batch(
         self, connection: Connection, messages: Sequence[NewPendingMessage]
     ) -> Sequence[PendingMessage]:
-        """Add messages, of one group or of several, all or none of them. Each group keeps their order, without a gap.
+        """Append messages of one or several groups, all or none of them. Each group keeps their order, without a gap.
 
-        With ids of the caller's the call can be repeated as long as its messages wait: the same ids with the same content
-        return what is there.
+        With ids the call can be repeated while its messages are pending: the same ids with the same content
+        return the stored messages.
 
         Raises:
-            Conflict: there is a message with one of the ids and other content, or only some of them are there.
-            InvalidInput: a message is not acceptable, or two have the same id.
+            Conflict: a message with one of the ids has other content, or only some of the messages exist.
+            InvalidInput: a message is not valid, or two have the same id.
             LimitExceeded: there are more than ``batch_rows``, or a text is too long.
         """
-        new = self._new(messages)
-        if not any(each.id is not None for each in messages):
-            return await self._append(connection, new) if new else []
+        rows = self._new_rows(messages)
+        if not any(message.id is not None for message in messages):
+            return await self._append(connection, rows) if rows else []
         for _ in range(_TRIES):
-            if there := await self._by_ids(connection, [each["id"] for each in new]):
-                return _repeated(new, there)
+            if existing := await self._by_ids(connection, [row["id"] for row in rows]):
+                return _repeated(rows, existing)
             try:
                 async with connection.savepoint():
-                    return await self._append(connection, new)
+                    return await self._append(connection, rows)
             except AlreadyExists:
-                continue  # somebody else was quicker: see what they have brought
-        raise Conflict("messages with these ids come and go; try again")
+                continue  # another caller was faster: compare with its messages
+        raise Conflict("messages with these ids are added and removed all the time; try again")
 
     @reads
     async def list_by_key(
@@ -124,7 +124,7 @@ class AsyncPendingMessages(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[PendingMessage]:
-        """What waits in a group, in order. With ``limit``, a page; its ``next`` is the cursor of the one after.
+        """List the messages of a group in order. With ``limit``, a page; its ``next`` is the cursor of the next page.
 
         Raises:
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
@@ -132,12 +132,12 @@ class AsyncPendingMessages(TenantStore):
         (after,) = decode_cursor(cursor, "pending", int) if cursor is not None else (0,)
         limits = self._scope.limits
         params = {**self._group(channel_name, history_key), "after": after, "limit": rows_to_read(limit, limits)}
-        found = mapper(PendingMessage, connection.dialect)(await queries.list.all(connection, params))
-        return page(found, limit, limits, "messages in this group", lambda last: encode_cursor("pending", last.seq))
+        messages = mapper(PendingMessage, connection.dialect)(await queries.list.all(connection, params))
+        return page(messages, limit, limits, "messages in this group", lambda last: encode_cursor("pending", last.seq))
 
     @writes
     async def delete_by_key(self, connection: Connection, channel_name: str, history_key: str) -> int:
-        """Clear a group and say how many messages there were."""
+        """Clear a group and return the number of messages it had."""
         params = self._group(channel_name, history_key)
         await queries.forget_group.all(connection, params)
         return len(await queries.clear.all(connection, params))
@@ -146,68 +146,68 @@ class AsyncPendingMessages(TenantStore):
     async def compact(
         self, connection: Connection, message_ids: Sequence[Id], summary: str, *, id: str | None = None
     ) -> PendingMessage | None:
-        """Replace messages of one group by their summary, in the place of the first of them.
+        """Replace messages of one group by a summary at the position of the first of them.
 
-        ``None``, and no summary, when none of them is there any more: somebody else has compacted or cleared them. With an
-        ``id`` of the caller's the call can be repeated: the summary that is there is returned.
+        Returns ``None``, without storing a summary, if none of the messages exists any more: another caller has compacted or
+        cleared them. With an ``id`` the call can be repeated: the stored summary is returned.
 
         Raises:
-            InvalidInput: the messages are of several groups, or an argument is not acceptable.
-            Conflict: there is another message with this id.
+            InvalidInput: the messages are of several groups, or an argument is not valid.
+            Conflict: another message has this id.
         """
         ids = id_list(self._ids(message_ids), connection.dialect)
         new_id = self._scope.ids.new() if id is None else parse_id(id, "message id")
         body = _text(summary, "summary", self._scope.limits)
-        there = [] if id is None else await self._by_ids(connection, [new_id])
-        if there:
-            return _same_summary(there[0], text.unescape(body))
-        gone = await self._take_out(connection, ids)
-        if not gone:
+        existing = [] if id is None else await self._by_ids(connection, [new_id])
+        if existing:
+            return _check_summary(existing[0], text.unescape(body))
+        removed = await self._remove(connection, ids)
+        if not removed:
             return None
-        return await self._put_summary(connection, gone, new_id, body)
+        return await self._insert_summary(connection, removed, new_id, body)
 
     @writes
     async def delete_stale(self, connection: Connection, *, older_than: timedelta) -> int:
-        """Remove what has been waiting for longer than this, in all groups, and say how many messages there were.
+        """Remove messages that have been pending for longer than this, in all groups; return how many.
 
         Raises:
             InvalidInput: the time is not a ``timedelta``, or negative.
         """
         if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-            raise InvalidInput(f"older_than must be a timedelta from 0 on, not {older_than!r}")
+            raise InvalidInput(f"older_than must be a timedelta from 0 on, not {older_than!r}", field="older_than")
         age = older_than // timedelta(microseconds=1)
         params = self._scope.params(stale_at=max(self._scope.clock.now_us() - age, _OLDEST_US))
-        held = await queries.lock_stale.all(connection, params)
-        gone = await queries.delete_stale.all(connection, params)
-        names = [self._scope.params(channel_name=channel, history_key=key) for channel, key in held]
+        groups = await queries.lock_stale.all(connection, params)
+        removed = await queries.delete_stale.all(connection, params)
+        names = [self._scope.params(channel_name=channel, history_key=key) for channel, key in groups]
         if names:
             await queries.forget_if_empty.many(connection, names)
-        return len(gone)
+        return len(removed)
 
     @reads
     async def list_groups(
         self, connection: Connection, *, limit: int | None = None, cursor: str | None = None
     ) -> Page[PendingGroup]:
-        """The groups in which something waits, the one with the newest message first. With ``limit``, a page.
+        """List the groups with pending messages, the one with the newest message first. With ``limit``, a page.
 
         Raises:
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        clause = _after(cursor, params)
-        found = mapper(PendingGroup, connection.dialect)(await queries.groups.all(connection, params, clause))
-        return page(found, limit, limits, "groups", _cursor)
+        clause = _after_clause(cursor, params)
+        groups = mapper(PendingGroup, connection.dialect)(await queries.groups.all(connection, params, clause))
+        return page(groups, limit, limits, "groups", _cursor)
 
     @reads
     async def count_all(self, connection: Connection) -> int:
-        """How many messages wait in all groups."""
+        """Return the number of pending messages in all groups."""
         row = await queries.count_all.one(connection, self._scope.params())
         return int(row[0]) if row else 0
 
     @reads
     async def count_by_key(self, connection: Connection, channel_name: str, history_key: str) -> int:
-        """How many messages wait in a group."""
+        """Return the number of pending messages in a group."""
         row = await queries.count.one(connection, self._group(channel_name, history_key))
         return int(row[0]) if row else 0
 
@@ -215,8 +215,8 @@ class AsyncPendingMessages(TenantStore):
     async def resolve_group_titles(
         self, connection: Connection, groups: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], str]:
-        """What the chats of these groups are called, as far as it is known: ``chat_title`` in the metadata of a live session
-        whose key is the ``GroupKey`` of that channel and group. Where several have one, the session used last says it.
+        """Return the titles of the chats of these groups, where they are known: ``chat_title`` in the metadata of a live session
+        whose key is the ``GroupKey`` of that channel and group. If several sessions have a title, the one used last decides.
 
         Raises:
             InvalidInput: a group is not a pair of a channel's name and a history key.
@@ -225,7 +225,7 @@ class AsyncPendingMessages(TenantStore):
         by_tail = _tails(groups, self._scope.limits)
         if not by_tail:
             return {}
-        # They are in the form that is stored already, and must not be escaped twice.
+        # The keys are in their stored form already and must not be escaped twice.
         tails = json.encode([*by_tail]).decode() if connection.dialect is Dialect.SQLITE else [*by_tail]
         params = self._scope.params(tails=tails)
         titles: dict[tuple[str, str], str] = {}
@@ -234,42 +234,48 @@ class AsyncPendingMessages(TenantStore):
                 titles.setdefault(by_tail[tail], text.unescape(title))
         return titles
 
-    async def _append(self, connection: Connection, new: Sequence[dict[str, Any]]) -> Sequence[PendingMessage]:
+    async def _append(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[PendingMessage]:
         counts: dict[tuple[str, str], int] = {}
-        for each in new:
-            each["place"] = counts.get(_name(each), 0)
-            counts[_name(each)] = each["place"] + 1
+        for row in rows:
+            row["offset"] = counts.get(_name(row), 0)
+            counts[_name(row)] = row["offset"] + 1
         firsts: dict[tuple[str, str], int] = {}
-        for (channel, key), rows in sorted(counts.items()):
-            params = self._scope.params(channel_name=channel, history_key=key, rows=rows)
-            row = await queries.reserve.one(connection, params)
-            assert row is not None
-            firsts[channel, key] = int(row[0])
+        for (channel, key), count in sorted(counts.items()):
+            params = self._scope.params(channel_name=channel, history_key=key, rows=count)
+            reserved = await queries.reserve.one(connection, params)
+            assert reserved is not None
+            firsts[channel, key] = int(reserved[0])
         if 1 in firsts.values():
-            await register_tenant(connection, new[0])
-        placed = [{**each, "seq": firsts[_name(each)] + each["place"]} for each in new]
-        await queries.insert.many(connection, placed)
-        return [_message(each) for each in placed]
+            await register_tenant(connection, rows[0])
+        numbered = [{**row, "seq": firsts[_name(row)] + row["offset"]} for row in rows]
+        await queries.insert.many(connection, numbered)
+        return [_message(row) for row in numbered]
 
-    async def _take_out(self, connection: Connection, ids: Any) -> Sequence[PendingMessage]:
-        """Remove these messages of one group, while the group is held."""
+    async def _remove(self, connection: Connection, ids: Any) -> Sequence[PendingMessage]:
+        """Lock the group of these messages and remove them."""
         params = self._scope.params(ids=ids)
-        found = mapper(PendingMessage, connection.dialect)(await queries.by_ids.all(connection, params))
-        names = {(message.channel_name, message.history_key) for message in found}
+        messages = mapper(PendingMessage, connection.dialect)(await queries.by_ids.all(connection, params))
+        names = {(message.channel_name, message.history_key) for message in messages}
         if len(names) > 1:
-            raise InvalidInput("messages of several groups cannot have one summary: compact each group by itself")
+            raise InvalidInput(
+                "messages of several groups cannot have one summary: compact each group separately", field="message_ids"
+            )
         for channel, key in names:
             params.update(channel_name=text.escape(channel), history_key=text.escape(key))
             if await queries.lock.one(connection, params) is not None:
                 return mapper(PendingMessage, connection.dialect)(await queries.delete.all(connection, params))
         return []
 
-    async def _put_summary(
-        self, connection: Connection, gone: Sequence[PendingMessage], id: str, body: str
+    async def _insert_summary(
+        self, connection: Connection, removed: Sequence[PendingMessage], id: str, body: str
     ) -> PendingMessage:
-        """Order is by place, so a summary may be as young as the youngest message it stands for: it is no activity, and neither
-        does a group become less active by it. It goes stale by its making, and never before what it stands for would have."""
-        first = min(gone, key=lambda message: message.seq)
+        """Insert the summary of removed messages.
+
+        Order is by position, so the summary gets the creation time of the newest message it replaces: it does not count as
+        activity of the group, and does not reduce it either. It becomes stale by the time of its creation, and never before
+        the messages it replaces would have.
+        """
+        first = min(removed, key=lambda message: message.seq)
         summary = self._scope.params(
             channel_name=text.escape(first.channel_name),
             history_key=text.escape(first.history_key),
@@ -280,42 +286,42 @@ class AsyncPendingMessages(TenantStore):
             body=body,
             platform_msg_id="",
             is_summary=True,
-            created_at=max(to_us(message.created_at) for message in gone),
-            now_at=max(self._scope.clock.now_us(), *(to_us(message.updated_at) for message in gone)),
+            created_at=max(to_us(message.created_at) for message in removed),
+            now_at=max(self._scope.clock.now_us(), *(to_us(message.updated_at) for message in removed)),
         )
         try:
             async with connection.savepoint():
                 await queries.insert.all(connection, summary)
         except AlreadyExists:
-            raise Conflict(f"there is another message with the id {id}") from None
+            raise Conflict(f"another message has the id {id}") from None
         return _message(summary)
 
     async def _by_ids(self, connection: Connection, ids: Sequence[str]) -> Sequence[PendingMessage]:
         params = self._scope.params(ids=id_list(ids, connection.dialect))
         return mapper(PendingMessage, connection.dialect)(await queries.by_ids.all(connection, params))
 
-    def _new(self, messages: Sequence[NewPendingMessage]) -> list[dict[str, Any]]:
-        """Check everything before anything is written."""
+    def _new_rows(self, messages: Sequence[NewPendingMessage]) -> list[dict[str, Any]]:
+        """Check all messages before anything is written, and return them in their stored form."""
         list_of(NewPendingMessage, messages, "messages")
         limits, now = self._scope.limits, self._scope.clock.now_us()
         limits.check("batch_rows", len(messages), "messages")
-        new = [
+        rows = [
             {
-                **self._group(each.channel_name, each.history_key),
-                "id": self._scope.ids.new() if each.id is None else parse_id(each.id, "message id"),
-                "sender": _optional(each.sender, "sender", limits),
-                "sender_id": _optional(each.sender_id, "sender_id", limits),
-                "body": _text(each.body, "body", limits),
-                "platform_msg_id": _optional(each.platform_msg_id, "platform_msg_id", limits),
+                **self._group(message.channel_name, message.history_key),
+                "id": self._scope.ids.new() if message.id is None else parse_id(message.id, "message id"),
+                "sender": _optional_name(message.sender, "sender", limits),
+                "sender_id": _optional_name(message.sender_id, "sender_id", limits),
+                "body": _text(message.body, "body", limits),
+                "platform_msg_id": _optional_name(message.platform_msg_id, "platform_msg_id", limits),
                 "is_summary": False,
                 "created_at": now,
                 "now_at": now,
             }
-            for each in messages
+            for message in messages
         ]
-        if len({each["id"] for each in new}) < len(new):
-            raise InvalidInput("two messages of one call have the same id")
-        return new
+        if len({row["id"] for row in rows}) < len(rows):
+            raise InvalidInput("two messages of one call have the same id", field="messages")
+        return rows
 
     def _group(self, channel_name: str, history_key: str) -> dict[str, Any]:
         limits = self._scope.limits
@@ -329,7 +335,7 @@ class AsyncPendingMessages(TenantStore):
 
 
 class PendingMessages(Blocking[AsyncPendingMessages]):
-    """The messages that wait in one tenant's group chats."""
+    """The pending messages of one tenant's group chats."""
 
     append_batch = blocking(AsyncPendingMessages.append_batch)
     list_by_key = blocking(AsyncPendingMessages.list_by_key)
@@ -347,7 +353,7 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _message(row: Mapping[str, Any]) -> PendingMessage:
-    """The message that a stored row is."""
+    """Return the message for a stored row."""
     fields = ("channel_name", "history_key", "sender", "sender_id", "body", "platform_msg_id")
     return PendingMessage(
         id=row["id"],
@@ -359,62 +365,62 @@ def _message(row: Mapping[str, Any]) -> PendingMessage:
     )
 
 
-def _repeated(new: Sequence[Mapping[str, Any]], there: Sequence[PendingMessage]) -> list[PendingMessage]:
-    """What an earlier call of the same content has brought."""
-    by_id = {message.id: message for message in there}
-    for each in new:
-        message = by_id.get(each["id"])
+def _repeated(new: Sequence[Mapping[str, Any]], existing: Sequence[PendingMessage]) -> list[PendingMessage]:
+    """Return the stored messages, if an earlier call with the same content stored them."""
+    by_id = {message.id: message for message in existing}
+    for row in new:
+        message = by_id.get(row["id"])
         if message is None:
-            raise Conflict(f"some of these messages are there already, but not {each['id']}")
+            raise Conflict(f"some of these messages exist, but not {row['id']}")
         fields = ("channel_name", "history_key", "sender", "sender_id", "body", "platform_msg_id")
-        if message.is_summary or any(getattr(message, field) != text.unescape(each[field]) for field in fields):
-            raise Conflict(f"there is another message with the id {message.id}")
-    return [by_id[each["id"]] for each in new]
+        if message.is_summary or any(getattr(message, field) != text.unescape(row[field]) for field in fields):
+            raise Conflict(f"another message has the id {message.id}")
+    return [by_id[row["id"]] for row in new]
 
 
-def _same_summary(there: PendingMessage, body: str) -> PendingMessage:
-    if not there.is_summary or there.body != body:
-        raise Conflict(f"there is another message with the id {there.id}")
-    return there
+def _check_summary(existing: PendingMessage, body: str) -> PendingMessage:
+    if not existing.is_summary or existing.body != body:
+        raise Conflict(f"another message has the id {existing.id}")
+    return existing
 
 
 def _tails(groups: Sequence[tuple[str, str]], limits: Limits) -> dict[str, tuple[str, str]]:
-    """Groups by what follows the agent in the key of their sessions, in the form that is stored."""
-    if not isinstance(groups, Sequence) or not all(_is_pair(each) for each in groups):
-        raise InvalidInput("groups must be a list of pairs: the channel's name and the history key")
+    """Map the part of their sessions' keys that follows the agent, in its stored form, to the groups."""
+    if not isinstance(groups, Sequence) or not all(_is_pair(group) for group in groups):
+        raise InvalidInput("groups must be a list of pairs: the channel's name and the history key", field="groups")
     limits.check("batch_rows", len(groups), "groups")
     tails: dict[str, tuple[str, str]] = {}
     for channel, key in groups:
         try:
-            stored = text.escape(str(GroupKey(agent="a", channel=channel, peer=key)))
+            escaped = text.escape(str(GroupKey(agent="a", channel=channel, peer=key)))
         except InvalidInput:
-            continue  # no session key can name this channel
-        tails[stored.removeprefix("agent:a:")] = (channel, key)
+            continue  # no session key can contain this channel
+        tails[escaped.removeprefix("agent:a:")] = (channel, key)
     return tails
 
 
 def _is_pair(group: object) -> bool:
-    return isinstance(group, (tuple, list)) and len(group) == 2 and all(isinstance(each, str) for each in group)
+    return isinstance(group, (tuple, list)) and len(group) == 2 and all(isinstance(part, str) for part in group)
 
 
-def _optional(value: object, what: str, limits: Limits) -> str:
+def _optional_name(value: object, what: str, limits: Limits) -> str:
     return "" if value == "" else scopes.name(value, what, limits)
 
 
 def _text(value: object, what: str, limits: Limits) -> str:
     if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
-    stored = text.escape(value)
-    limits.check("content_bytes", text.size(stored), what)
-    return stored
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}", field=what)
+    escaped = text.escape(value)
+    limits.check("content_bytes", text.size(escaped), what)
+    return escaped
 
 
 def _cursor(group: PendingGroup) -> str:
     return encode_cursor("pending-groups", to_us(group.last_activity), group.channel_name, group.history_key)
 
 
-def _after(cursor: str | None, params: dict[str, Any]) -> str:
-    """The condition that a page of groups starts after a cursor."""
+def _after_clause(cursor: str | None, params: dict[str, Any]) -> str:
+    """Return the condition that a page of groups starts after a cursor."""
     if cursor is None:
         return ""
     after_at, channel, key = decode_cursor(cursor, "pending-groups", int, str, str)

@@ -1,8 +1,8 @@
--- Whoever changes a group holds its row in pending_groups first. So places are given once, and nobody clears a group while a
--- summary is being put into it. Several groups are held in the order of their names.
+-- Every writer to a group locks its row in pending_groups first. So each position is assigned once, and a group is not cleared
+-- while a summary is being inserted. Several groups are locked in the order of their names.
 
 -- name: reserve
--- The next places of a group, which is made if need be.
+-- The next positions of a group, which is inserted if it does not exist.
 INSERT INTO pending_groups (tenant_id, channel_name, history_key, next_seq)
 VALUES (:tenant_id, :channel_name, :history_key, 1 + :rows /*pg ::bigint*/)
 ON CONFLICT (tenant_id, channel_name, history_key) DO UPDATE SET
@@ -16,12 +16,12 @@ VALUES (:tenant_id, :channel_name, :history_key, :seq, :id, :sender, :sender_id,
         :is_summary, :created_at, :now_at);
 
 -- name: by_ids
--- Messages by their ids, of any group:
+-- Messages by their ids, of any group.
 SELECT /*columns PendingMessage*/ * FROM pending_messages
 WHERE tenant_id = :tenant_id AND id /*in ids uuid*/;
 
 -- name: list
--- The messages of a group, from one place on.
+-- The messages of a group, after a position.
 SELECT /*columns PendingMessage*/ * FROM pending_messages
 WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key AND seq > :after
 ORDER BY seq
@@ -35,7 +35,7 @@ WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = 
 SELECT COUNT(*) FROM pending_messages WHERE tenant_id = :tenant_id;
 
 -- name: groups
--- Groups, the one with the newest message first. A summary has the time of the youngest message it stands for.
+-- Groups, the one with the newest message first. A summary has the time of the newest message it replaces.
 SELECT channel_name, history_key, COUNT(*),
        COALESCE(MAX(CASE WHEN is_summary THEN seq END) = MAX(seq), FALSE),
        MAX(created_at)
@@ -47,7 +47,7 @@ ORDER BY MAX(created_at) DESC, channel_name, history_key
 LIMIT :limit;
 
 -- name: lock
--- A group, held until the transaction ends.
+-- A group, locked until the transaction ends.
 SELECT next_seq FROM pending_groups
 WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key
 /*pg FOR UPDATE*/;
@@ -59,7 +59,7 @@ WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = 
 RETURNING /*columns PendingMessage*/ *;
 
 -- name: forget_group
--- First, because it waits for whoever is writing to the group.
+-- This comes first, because it waits for concurrent writers to the group.
 DELETE FROM pending_groups
 WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key;
 
@@ -69,7 +69,7 @@ WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = 
 RETURNING 1;
 
 -- name: lock_stale
--- The groups with messages that are too old, held until the transaction ends.
+-- The groups with stale messages, locked until the transaction ends.
 SELECT channel_name, history_key FROM pending_groups AS g
 WHERE tenant_id = :tenant_id AND (channel_name, history_key) IN (
     SELECT channel_name, history_key FROM pending_messages WHERE tenant_id = :tenant_id AND updated_at < :stale_at)
@@ -81,15 +81,15 @@ DELETE FROM pending_messages WHERE tenant_id = :tenant_id AND updated_at < :stal
 RETURNING 1;
 
 -- name: forget_if_empty
--- A group that is held and in which nothing waits any more.
+-- Remove a locked group if it has no messages left.
 DELETE FROM pending_groups
 WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key
   AND NOT EXISTS (SELECT 1 FROM pending_messages
                   WHERE tenant_id = :tenant_id AND channel_name = :channel_name AND history_key = :history_key);
 
 -- name: titles @sqlite
--- What sessions call their chat: those whose key is that of a group, by what follows the agent in it. Engines differ in how
--- they take text and JSON apart.
+-- The chat titles of sessions whose key is that of a group, by the part of the key that follows the agent. The engines differ in
+-- their functions for text and JSON.
 SELECT substr(identifier, 7 + instr(substr(identifier, 7), ':')), metadata ->> '$.chat_title' FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND deleted_at IS NULL AND identifier >= 'agent:' AND identifier < 'agent;'
   AND substr(identifier, 7 + instr(substr(identifier, 7), ':')) IN (SELECT value FROM json_each(:tails))

@@ -1,4 +1,4 @@
-"""Conditions of a list of sessions: the filters a caller may use, and where a page starts."""
+"""SQL conditions for lists of sessions: the filters that callers may use, and the start of a page."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...clock import MINUTE_US
-from ...core.filters import Filter, Filterable, equal_metadata, listed
+from ...core.filters import Filter, FilterColumns, equal_metadata, filter_list
 from ...core.paging import decode_cursor
 from ...engines.dialect import Dialect
 from ...ids import parse as parse_id
 from ...limits import Limits
 
-FILTERS = Filterable(
+FILTERS = FilterColumns(
     {
         "id": ("id", "id"),
         "key": ("identifier", "text"),
@@ -28,7 +28,7 @@ FILTERS = Filterable(
 )
 
 
-def matching(
+def compile_filters(
     user: str | None,
     agent: str | None,
     metadata: Mapping[str, Any] | None,
@@ -37,18 +37,18 @@ def matching(
     dialect: Dialect,
     limits: Limits,
 ) -> str:
-    """SQL conditions for the sessions asked for; their values are put into ``params``.
+    """Return SQL conditions for the requested sessions, and add their values to ``params``.
 
     Raises:
         InvalidFilter: a filter is not part of the language.
     """
-    named = (("user", user), ("agent", agent))
-    plain = [Filter("eq", value, column=name) for name, value in named if value is not None]
-    return FILTERS.compile([*plain, *equal_metadata(metadata), *listed(where)], params, dialect, limits)
+    columns = (("user", user), ("agent", agent))
+    plain = [Filter("eq", value, column=name) for name, value in columns if value is not None]
+    return FILTERS.compile([*plain, *equal_metadata(metadata), *filter_list(where)], params, dialect, limits)
 
 
-def after(cursor: str | None, params: dict[str, Any], dialect: Dialect) -> str:
-    """The condition that a page starts after a cursor."""
+def after_clause(cursor: str | None, params: dict[str, Any], dialect: Dialect) -> str:
+    """Return the condition that a page starts after a cursor."""
     if cursor is None:
         return ""
     after_at, after_id = decode_cursor(cursor, "sessions", int, str)

@@ -1,4 +1,4 @@
-"""The names of a session: its key, its user and its agent, as callers give them and as they are stored."""
+"""The names of a session: its key, user and agent, in the caller's and in the stored form."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def new_session(
     metadata: Mapping[str, Any] | None,
     id: str | None = None,
 ) -> dict[str, Any]:
-    """The parameters of a new session.
+    """Return the parameters of a new session.
 
     Raises:
-        InvalidInput: something about it is not acceptable.
+        InvalidInput: an argument is not valid.
     """
     new_id = scope.ids.new() if id is None else parse_id(id, "session id")
     return scope.params_now(
@@ -42,12 +42,12 @@ def new_session(
 
 
 def stored_key(key: str | SessionKey, limits: Limits) -> str:
-    """A key as it is stored."""
+    """Return the stored form of a key."""
     return scopes.name(str(key) if isinstance(key, SessionKey) else key, "key", limits, limit="key_bytes")
 
 
 def stored_names(session: Session) -> dict[str, Any]:
-    """The names of a session as parameters."""
+    """Return the names of a session as parameters."""
     return {
         "id": session.id,
         "identifier": text.escape(session.key),
@@ -57,24 +57,24 @@ def stored_names(session: Session) -> dict[str, Any]:
 
 
 def missing(session_id: str) -> NotFound:
-    """There is no such session."""
-    return NotFound(f"there is no session {session_id} here")
+    """Return the error for a session that does not exist."""
+    return NotFound(f"session {session_id} does not exist", noun="session", key=session_id)
 
 
 def of_user(user: str | None) -> str:
-    """The words for a user in an error."""
+    """Return the user's part of an error message."""
     return f" of the user {user!r}" if user else ""
 
 
-def same(session: Session, params: Mapping[str, Any]) -> Session:
-    """The session under an id, if a repeated create would have made it.
+def check_repeated(session: Session, params: Mapping[str, Any]) -> Session:
+    """Return the session with an id, if a repeated ``create`` would have stored the same.
 
     Raises:
-        Conflict: it is another one.
+        Conflict: it is another session.
     """
-    wanted = [text.unescape(params[name]) for name in ("identifier", "user_id", "agent_id")]
+    expected = [text.unescape(params[name]) for name in ("identifier", "user_id", "agent_id")]
     is_unique = params["identifier_rank"] == linked_threads.OWN_KEY
-    is_same = wanted == [session.key, session.user, session.agent] and session.is_unique == is_unique
+    is_same = expected == [session.key, session.user, session.agent] and session.is_unique == is_unique
     if session.deleted_at is not None or not is_same:
-        raise Conflict(f"there is another session with the id {session.id}")
+        raise Conflict(f"another session has the id {session.id}")
     return session

@@ -1,8 +1,8 @@
 """Sessions: conversations, found by id or by key.
 
-A key is a name of the caller's choosing. At most one live session of a user has a key to itself; any number made with
-``unique=False`` share it. Deleting hides a session and everything below it, frees its key, and can be undone by ``restore``;
-``purge`` removes it for good.
+A key is a name chosen by the caller. At most one live session of a user has a key to itself; any number of sessions created with
+``unique=False`` share a key. Deleting hides a session and all of its rows, frees its key, and can be undone with ``restore``;
+``purge`` removes it permanently.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from ...clock import to_us
-from ...core import actor_context as actings
+from ...core import actor_context, text
 from ...core import scope as scopes
-from ...core import text
-from ...core.actor_context import Acting
+from ...core.actor_context import ActorContext
 from ...core.blocking import Blocking, blocking, blocking_as
 from ...core.filters import Filter
 from ...core.paging import Page, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, in_steps, reads, writes, writes_acting, writes_heavily
+from ...core.store import TenantStore, in_steps, reads, writes, writes_heavily, writes_with_actor
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
@@ -35,7 +34,7 @@ from .buffer.message_buffer import BufferCache
 from .keys import SessionKey
 from .pruning import PrunedSessions, prune
 from .search.index import remove_deleted
-from .session_names import missing, new_session, of_user, same, stored_key, stored_names
+from .session_names import check_repeated, missing, new_session, of_user, stored_key, stored_names
 
 
 class Session(Struct, frozen=True):
@@ -53,11 +52,11 @@ class Session(Struct, frozen=True):
     updated_at: datetime
     deleted_at: datetime | None = None
     is_unique: Annotated[bool, Column("identifier_rank = '~'")] = True
-    """Whether it has its key to itself."""
+    """Whether it does not share its key with other sessions."""
 
 
 UPSERT_TRIES = 3
-"""How often an upsert looks for its session and tries to make it."""
+"""How often an upsert tries to update its session and else to create it."""
 queries = Queries(__package__, "sessions.sql", Session)
 
 
@@ -68,11 +67,11 @@ class AsyncSessions(TenantStore):
         super().__init__(engine, scope)
         self._buffers = BufferCache(engine, scope)
 
-    @writes_acting
+    @writes_with_actor
     async def create(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         *,
         key: str | SessionKey | None = None,
         user: str | None = None,
@@ -81,61 +80,64 @@ class AsyncSessions(TenantStore):
         id: str | None = None,
         unique: bool = True,
     ) -> Session:
-        """A new session. Without a key, its id is its key; without a user or agent, those who are acting.
+        """Create a session. Without a key, its id is its key; without a user or agent, the acting ones are used.
 
-        With ``unique=False`` the session shares its key with any number of others of the same user. With an ``id`` of the
-        caller's the call can be repeated: the same id with the same key, user, agent and ``unique`` returns the session that
-        is there.
+        With ``unique=False`` the session shares its key with any number of others of the same user. With an ``id``
+        the call can be repeated: the same id with the same key, user, agent and ``unique`` returns the stored
+        session.
 
         Raises:
-            AlreadyExists: the user has a live session under this key.
-            Conflict: there is another session with this id.
+            AlreadyExists: the user has a live session with this key.
+            Conflict: another session has this id.
         """
         user = acting.user if user is None else user
         agent = acting.agent if agent is None else agent
         params = new_session(self._scope, key=key, user=user, agent=agent, metadata=metadata, id=id)
         if not isinstance(unique, bool):
-            raise InvalidInput(f"unique must be true or false, not {unique!r}")
+            raise InvalidInput(f"unique must be true or false, not {unique!r}", field="unique")
         params["identifier_rank"] = linked_threads.OWN_KEY if unique else params["id"]
         await register_tenant(connection, params)
         row = await queries.create.one(connection, params)
         if row is not None:
             return _session(connection, row)
-        if id is not None and (there := await queries.get.one(connection, params)) is not None:
-            return same(_session(connection, there), params)
-        taken = f"the key {text.unescape(params['identifier'])!r}{of_user(user)}"
+        if id is not None and (existing := await queries.get.one(connection, params)) is not None:
+            return check_repeated(_session(connection, existing), params)
+        stored = text.unescape(params["identifier"])
         raise AlreadyExists(
-            f"there is a live session with {taken}; find it, upsert it, or share the key with unique=False"
+            f"a live session with the key {stored!r}{of_user(user)} exists;"
+            " find it, upsert it, or share the key with unique=False",
+            noun="session",
+            key=stored,
         )
 
-    @writes_acting
+    @writes_with_actor
     async def upsert(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         key: str | SessionKey,
         *,
         user: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """The user's live session that has this key to itself, made if it is not there. What is given replaces what was there;
+        """Update the user's live session that has this key to itself, or create it. Given arguments replace the stored values;
         its messages stay.
 
-        Without a user, it is the session of the one who is acting. The agent who is acting is filled in only where the
-        session is made: one that is there keeps its agent unless ``agent`` says otherwise.
+        Without a user, it is the session of the acting user. The acting agent is only used when the
+        session is created: an existing session keeps its agent unless ``agent`` is given.
 
         Raises:
-            InvalidInput: the key is none.
+            InvalidInput: the key is not valid.
         """
         stored_key(key, self._scope.limits)
         user = acting.user if user is None else user
-        made_for = acting.agent if agent is None else agent
-        new = new_session(self._scope, key=key, user=user, agent=made_for, metadata=metadata)
+        new_agent = acting.agent if agent is None else agent
+        new = new_session(self._scope, key=key, user=user, agent=new_agent, metadata=metadata)
         new["identifier_rank"] = linked_threads.OWN_KEY
         changes = {**new, "agent_id": None if agent is None else new["agent_id"]}
         changes["metadata"] = None if metadata is None else new["metadata"]
-        # Others may make the session, or delete it, between the two statements.
+        # Other callers may create or delete the session between the two statements.
         for _ in range(UPSERT_TRIES):
             row = await queries.update_by_key.one(connection, changes)
             if row is None:
@@ -143,14 +145,14 @@ class AsyncSessions(TenantStore):
                 row = await queries.create.one(connection, new)
             if row is not None:
                 return _session(connection, row)
-        raise Unavailable(f"the session with the key {str(key)!r} is being made and deleted by others; retry")
+        raise Unavailable(f"other callers keep creating and deleting the session with the key {str(key)!r}; retry")
 
     @reads
     async def get(self, connection: Connection, session_id: Id, *, deleted: bool = False) -> Session:
-        """One session; a deleted one only when ``deleted`` is asked for.
+        """Return one session; a deleted one only with ``deleted=True``.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         session = await find_session(connection, self._scope, session_id)
         if session is None or (session.deleted_at is not None and not deleted):
@@ -159,12 +161,12 @@ class AsyncSessions(TenantStore):
 
     @reads
     async def find(self, connection: Connection, key: str | SessionKey, *, user: str | None = None) -> Session | None:
-        """The live session under this key, or ``None``: the one that has the key to itself, else of those that share it the one
-        with the highest id, which is the newest unless callers choose their ids; ``list`` with a filter on the key has all.
-        Without a user, the key must be enough to tell whose.
+        """Return the live session with this key, or ``None``: the one that has the key to itself or, of those that share it,
+        the one with the highest id, which is the newest unless callers choose ids; ``list`` with a filter on the key returns
+        all. Without a user, the key must belong to one user only.
 
         Raises:
-            Conflict: several users have a session under this key, and no user was given.
+            Conflict: several users have a session with this key, and no user was given.
         """
         limits = self._scope.limits
         params = self._scope.params(identifier=stored_key(key, limits))
@@ -174,7 +176,7 @@ class AsyncSessions(TenantStore):
             return _session(connection, rows[0]) if rows else None
         rows = await queries.find_of_anybody.all(connection, params, index="sessions_by_identifier")
         if rows and rows[0][-1]:
-            raise Conflict(f"several users have a session with the key {str(key)!r}: say whose with user=")
+            raise Conflict(f"several users have a session with the key {str(key)!r}: pass user=")
         return _session(connection, rows[0][:-1]) if rows else None
 
     @reads
@@ -190,24 +192,24 @@ class AsyncSessions(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Session]:
-        """Sessions, the one used last first. With ``limit``, a page; its ``next`` is the cursor of the one after.
+        """List sessions, the most recently used first. With ``limit``, a page; its ``next`` is the cursor of the next page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidFilter: a filter or the cursor is not valid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        clause = session_lists.matching(user, agent, metadata, where, params, connection.dialect, limits)
-        clause += session_lists.after(cursor, params, connection.dialect)
+        clause = session_lists.compile_filters(user, agent, metadata, where, params, connection.dialect, limits)
+        clause += session_lists.after_clause(cursor, params, connection.dialect)
         if deleted:
             rows = await queries.list_deleted.all(connection, params, clause)
         else:
             index = "sessions_by_user" if user else "sessions_by_agent" if agent else "sessions_by_recency"
             rows = await queries.list.all(connection, params, clause, index)
-        found = mapper(Session, connection.dialect)(rows)
+        sessions = mapper(Session, connection.dialect)(rows)
         return page(
-            found, limit, limits, "sessions", lambda last: encode_cursor("sessions", to_us(last.updated_at), last.id)
+            sessions, limit, limits, "sessions", lambda last: encode_cursor("sessions", to_us(last.updated_at), last.id)
         )
 
     @reads
@@ -220,10 +222,10 @@ class AsyncSessions(TenantStore):
         metadata: Mapping[str, Any] | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
-        """How many live sessions match."""
+        """Return the number of live sessions that match."""
         params = self._scope.params()
         limits, dialect = self._scope.limits, connection.dialect
-        clause = session_lists.matching(user, agent, metadata, where, params, dialect, limits)
+        clause = session_lists.compile_filters(user, agent, metadata, where, params, dialect, limits)
         row = await queries.count.one(connection, params, clause)
         return int(row[0]) if row else 0
 
@@ -237,11 +239,11 @@ class AsyncSessions(TenantStore):
         metadata: Mapping[str, Any] | None = None,
         expected: Session | None = None,
     ) -> Session:
-        """Change what is given; ``metadata`` replaces the whole object. With ``expected``, only if it has not changed since.
+        """Change the given fields; ``metadata`` replaces the whole object. With ``expected``, only if the session is unchanged.
 
         Raises:
-            NotFound: there is no such live session.
-            Conflict: it is no longer as ``expected``.
+            NotFound: no live session has this id.
+            Conflict: the session differs from ``expected``.
         """
         limits = self._scope.limits
         params = self._scope.params_now(
@@ -256,46 +258,46 @@ class AsyncSessions(TenantStore):
         return _session(connection, row)
 
     async def delete(self, session_id: Id, *, expected: Session | None = None) -> None:
-        """Hide a session and everything below it. Its key is free at once; ``restore`` undoes it. With ``expected``, only if it
-        has not changed since. A buffer of it, with all that was not saved, is dropped.
+        """Hide a session and all of its rows. Its key is free at once; ``restore`` undoes it. With ``expected``, only if the
+        session is unchanged. Its buffer is dropped, including unsaved changes.
 
         Raises:
-            NotFound: there is no such live session.
-            Conflict: it is no longer as ``expected``.
+            NotFound: no live session has this id.
+            Conflict: the session differs from ``expected``.
         """
         await self._delete(session_id, expected)
         self._buffers.drop(parse_id(session_id, "session id"))
 
     @writes
     async def restore(self, connection: Connection, session_id: Id) -> Session:
-        """Bring a deleted session back, as it was. A live one is returned unchanged.
+        """Restore a deleted session unchanged. A live session is returned as it is.
 
         Raises:
-            NotFound: there is no such session.
-            Conflict: its key has been taken by another session, or something that was hidden with it is there again.
+            NotFound: the session does not exist.
+            Conflict: another session has its key, or rows hidden with it were stored again in the meantime.
         """
-        there = await find_session(connection, self._scope, session_id)
-        if there is None:
+        session = await find_session(connection, self._scope, session_id)
+        if session is None:
             raise missing(session_id)
-        if there.deleted_at is None:
-            return there
+        if session.deleted_at is None:
+            return session
         async with connection.savepoint():
             try:
-                row = await queries.restore.one(connection, self._scope.params(id=there.id))
+                row = await queries.restore.one(connection, self._scope.params(id=session.id))
             except AlreadyExists:
-                key = f"{there.key!r}{of_user(there.user)}"
-                raise Conflict(f"the key {key} belongs to another session by now") from None
-            await linked_threads.show(connection, self._scope, stored_names(there))
+                key = f"{session.key!r}{of_user(session.user)}"
+                raise Conflict(f"another session has taken the key {key}") from None
+            await linked_threads.show(connection, self._scope, stored_names(session))
         if row is None:
-            raise Conflict(f"session {session_id} was changed meanwhile; try again")
+            raise Conflict(f"session {session_id} was changed by another caller; try again")
         return _session(connection, row)
 
     async def purge(self, session_id: Id) -> None:
-        """Remove a session, deleted or not, with everything below it, for good. A buffer of it is dropped.
+        """Remove a session, deleted or not, and all of its rows permanently. Its buffer is dropped.
 
         Raises:
-            NotFound: there is no such session.
-            Conflict: it is held: see ``retention``.
+            NotFound: the session does not exist.
+            Conflict: a hold protects it: see ``retention``.
         """
         await self._purge(session_id)
         self._buffers.drop(parse_id(session_id, "session id"))
@@ -304,38 +306,38 @@ class AsyncSessions(TenantStore):
     async def prune(
         self, *, idle: timedelta | None = None, archives: timedelta | None = None, limit: int | None = None
     ) -> PrunedSessions:
-        """Remove, for good, sessions that were not used for longer than ``idle``, deleted or not, with everything below them; and
-        of other sessions the originals and the deleted messages that were put away longer ago than ``archives``.
+        """Permanently remove sessions, deleted or not, that were not used for longer than ``idle``, with all of their rows; and
+        of other sessions the originals and the deleted messages that were archived longer ago than ``archives``.
 
-        What is held stays, and so does a session with a run that goes on. Every batch is a commit of its own: after an
-        interruption another call goes on. At most ``limit`` sessions, and as many originals and deleted messages, go.
+        Sessions with a hold or an unfinished run are kept. Every batch is a transaction of its own: after an
+        interruption another call continues. ``limit`` bounds the number of sessions, and of originals and deleted messages.
 
         Raises:
-            InvalidInput: neither age was given, one is not a time from 0 on, or the limit is not a number from 1 on.
+            InvalidInput: no age was given, an age is not a time from 0 on, or the limit is not a number from 1 on.
         """
         return await prune(
-            self._engine, self._scope, idle, archives, limit, purge=self._purge_there, drop=self._buffers.drop
+            self._engine, self._scope, idle, archives, limit, purge=self._purge_session, drop=self._buffers.drop
         )
 
     async def buffered(
         self, key: str | SessionKey, *, user: str | None = None, agent: str | None = None
     ) -> AsyncBufferedSession:
-        """The user's live session under this key, in memory: what is added to it is written by its ``save`` and **lost with the
-        process until then**. If there is no such session, ``save`` makes it.
+        """Open the user's live session with this key in memory: messages added to it are written by its ``save`` and **lost
+        with the process until then**. If the session does not exist, ``save`` creates it.
 
-        As long as this handle keeps it (see ``Limits.buffered_sessions``), the same key gives the same live buffer, and nothing
-        is read again. An ``agent`` replaces the session's. Without a user, it is the session of the one who is acting; the agent
-        who is acting is filled in only where the session is new.
+        As long as this handle keeps the buffer (see ``Limits.buffered_sessions``), the same key returns the same buffer, without
+        reading again. An ``agent`` replaces the session's. Without a user, it is the session of the acting user; the acting
+        agent is only used if the session is new.
 
         Raises:
             LimitExceeded: all buffers that the handle keeps have unsaved changes, or the session has more than
                 ``buffered_messages``.
         """
-        limits, now = self._scope.limits, actings.now(self._scope)
-        user = now.user if user is None else user
+        limits, acting = self._scope.limits, actor_context.now(self._scope)
+        user = acting.user if user is None else user
         stored_user = "" if user is None else scopes.name(user, "user", limits)
-        named = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
-        return async_session_of(await self._buffers.open(stored_key(key, limits), stored_user, named, now.agent))
+        new_agent = None if agent is None else text.unescape(scopes.name(agent, "agent", limits))
+        return async_session_of(await self._buffers.open(stored_key(key, limits), stored_user, new_agent, acting.agent))
 
     @writes
     async def _delete(self, connection: Connection, session_id: str, expected: Session | None) -> None:
@@ -347,19 +349,19 @@ class AsyncSessions(TenantStore):
         names = {"id": params["id"], "identifier": row[0], "user_id": row[1], "identifier_rank": row[2]}
         await linked_threads.hide(connection, self._scope, names)
 
-    async def _purge_there(self, connection: Connection, session_id: str) -> None:
+    async def _purge_session(self, connection: Connection, session_id: str) -> None:
         params = self._scope.params(id=parse_id(session_id, "session id"))
-        there = await find_session(connection, self._scope, session_id)
-        if there is None:
+        session = await find_session(connection, self._scope, session_id)
+        if session is None:
             raise missing(session_id)
-        await linked_threads.check_removable(connection, self._scope, there.id)
-        await linked_threads.purge(connection, self._scope, stored_names(there), live=there.deleted_at is None)
+        await linked_threads.check_removable(connection, self._scope, session.id)
+        await linked_threads.purge(connection, self._scope, stored_names(session), live=session.deleted_at is None)
         await queries.run_all("purge_", connection, params)
         await remove_deleted(connection, params)
         if await queries.purge.one(connection, params) is None:
             raise missing(session_id)
 
-    _purge = writes_heavily(_purge_there)
+    _purge = writes_heavily(_purge_session)
 
 
 class Sessions(Blocking[AsyncSessions]):
@@ -380,7 +382,7 @@ class Sessions(Blocking[AsyncSessions]):
 
 
 async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:
-    """One session by id, deleted or not; for other stores too."""
+    """Return a session by id, deleted or not; for other stores too."""
     row = await queries.get.one(connection, scope.params(id=parse_id(session_id, "session id")))
     return None if row is None else _session(connection, row)
 
@@ -390,8 +392,8 @@ def _session(connection: Connection, row: Row) -> Session:
 
 
 async def _check_expected(connection: Connection, params: Mapping[str, Any], expected: Session | None) -> None:
-    """Hold a session until the transaction ends, if it is still as it was read."""
-    there = None if expected is None else await queries.lock.one(connection, params)
+    """Lock a session until the transaction ends, if it is unchanged since the caller read it."""
+    row = None if expected is None else await queries.lock.one(connection, params)
     # Everything is compared, not only the time: two changes can happen within one tick of the clock.
-    if there is not None and _session(connection, there) != expected:
-        raise Conflict(f"session {params['id']} has been changed since; read it again")
+    if row is not None and _session(connection, row) != expected:
+        raise Conflict(f"session {params['id']} was changed since it was read; read it again")

@@ -1,8 +1,8 @@
--- Where one session is looked up by its id, "(deleted_at IS NULL) IS TRUE" keeps PostgreSQL from taking an index of live sessions for it:
--- planned while the table is small that looks as good as the primary key, and the plan is kept while the table grows.
+-- Where a session is looked up by its id, "(deleted_at IS NULL) IS TRUE" keeps PostgreSQL from using an index of live sessions:
+-- planned while the table is small, that index seems as good as the primary key, and the plan is kept while the table grows.
 
 -- part: follow_agent
--- Another agent brings its compaction policy, unless the session has one of its own.
+-- A new agent's compaction policy applies, unless the session has a policy of its own.
 agent_id = COALESCE(:agent_id, agent_id),
     compact_from = CASE WHEN COALESCE(:agent_id, sessions.agent_id) = sessions.agent_id THEN sessions.compact_from ELSE
         COALESCE((SELECT compact_from FROM compaction_policies
@@ -11,8 +11,8 @@ agent_id = COALESCE(:agent_id, agent_id),
                   WHERE tenant_id = :tenant_id AND scope = 'agent' AND name = :agent_id)) END
 
 -- name: create
--- A session of its own; refused by the unique index when the user's key is taken. SELECT and not VALUES, because Citus allows no
--- subquery there; "WHERE TRUE" tells SQLite that ON begins no join.
+-- The unique index rejects the session if the user's key is taken. SELECT and not VALUES, because Citus allows no
+-- subquery there; "WHERE TRUE" tells SQLite that ON does not begin a join condition.
 INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, metadata, created_at, updated_at, updated_minute,
                       identifier_rank, compact_from)
 SELECT :tenant_id, :id /*pg ::uuid*/, :identifier, :user_id, :agent_id, :metadata /*pg ::jsonb*/,
@@ -24,7 +24,7 @@ ON CONFLICT DO NOTHING
 RETURNING /*columns Session*/ *;
 
 -- name: update_by_key
--- The user's live session under this key; what is not given stays.
+-- The user's live session with this key. Columns whose parameter is NULL keep their value.
 UPDATE sessions SET
     /*part follow_agent*/,
     metadata = COALESCE(:metadata, metadata),
@@ -35,18 +35,18 @@ WHERE tenant_id = :tenant_id AND identifier = :identifier AND user_id = :user_id
 RETURNING /*columns Session*/ *;
 
 -- name: get
--- One session by id, deleted or not.
+-- A session by id, deleted or not.
 SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: find
--- The live session of one user under a key: the one that has it to itself, else the newest that shares it.
+-- A user's live session with a key: the one that has it to itself, else the newest of those that share it.
 SELECT /*columns Session*/ * FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND identifier = :identifier AND user_id = :user_id AND deleted_at IS NULL
 ORDER BY identifier_rank DESC
 LIMIT 1;
 
 -- name: find_of_anybody
--- The same whoever the user is, and whether another user has a session under this key.
+-- The same for any user, and whether another user has a session with this key.
 SELECT /*columns Session*/ *, user_id <> (SELECT MIN(user_id) FROM sessions
                                           WHERE tenant_id = :tenant_id AND identifier = :identifier AND deleted_at IS NULL)
 FROM sessions/*index*/
@@ -55,7 +55,7 @@ ORDER BY user_id DESC, identifier_rank DESC
 LIMIT 1;
 
 -- name: list
--- Live sessions, the one used last first. The minute leads because that is what the indexes hold.
+-- Live sessions, the most recently used first. The minute comes first because it is the column in the indexes.
 SELECT /*columns Session*/ * FROM sessions/*index*/
 WHERE tenant_id = :tenant_id AND deleted_at IS NULL/*where*/
 ORDER BY updated_minute DESC, updated_at DESC, id DESC
@@ -69,16 +69,16 @@ ORDER BY updated_minute DESC, updated_at DESC, id DESC
 LIMIT :limit;
 
 -- name: count
--- How many live sessions there are.
+-- The number of live sessions.
 SELECT COUNT(*) FROM sessions WHERE tenant_id = :tenant_id AND deleted_at IS NULL/*where*/;
 
 -- name: lock
--- One live session, held until the transaction ends, to compare before it is changed.
+-- A live session, locked until the transaction ends, to compare it before it is changed.
 SELECT /*columns Session*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: update
--- What is not given stays.
+-- Columns whose parameter is NULL keep their value.
 UPDATE sessions SET
     /*part follow_agent*/,
     metadata = COALESCE(:metadata, metadata),
@@ -88,13 +88,13 @@ WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
 -- name: delete
--- Hidden, with everything below it, until it is restored or purged.
+-- Hide a session with all of its rows, until it is restored or purged.
 UPDATE sessions SET deleted_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 RETURNING identifier, user_id, identifier_rank;
 
 -- name: restore
--- Back as it was; refused by the unique index when its key has been taken meanwhile.
+-- Restore a session; the unique index rejects it if its key has been taken.
 UPDATE sessions SET
     deleted_at = NULL,
     compact_from = COALESCE(
@@ -106,7 +106,7 @@ WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NOT NULL) IS TRUE
 RETURNING /*columns Session*/ *;
 
 -- name: purge_messages
--- Everything below a session, each table in so many words, because a caller's own SQLite connection may have foreign keys
+-- All rows of a session are removed, explicitly for each table, because a caller's own SQLite connection may have foreign keys
 -- switched off. All queries called purge_... are run, in this order.
 DELETE FROM messages WHERE tenant_id = :tenant_id AND session_id = :id;
 

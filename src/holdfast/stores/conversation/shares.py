@@ -1,7 +1,8 @@
-"""Session shares: links with which somebody else may read a session, or take part in it.
+"""Session shares: links that let other users read a session, or take part in it.
 
-Whoever has the token of a link has what it grants. Only a hash of the token is stored, unless the link was made with
-``shows_token``. A link belongs to its session: it grants nothing while the session is deleted, and is removed with it.
+The token of a link gives its bearer the access that the link grants. Only a hash of the token is stored, unless the link was
+created with ``shows_token``. A link belongs to its session: it grants nothing while the session is deleted, and is removed with
+it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from ...errors import InvalidInput, LimitExceeded, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 
-PRUNED = 100
-"""Expired links that are removed whenever a link is made."""
+PRUNE_ROWS = 100
+"""The number of expired links to remove whenever a link is created."""
 
 
 class SessionShare(Struct, frozen=True):
-    """A link to a session. ``number`` counts the links of one session, and ``user`` is whose session it is.
+    """A link to a session. ``number`` counts the links of one session, and ``user`` is the owner of the session.
 
-    ``token`` is ``None`` unless the link was made with ``shows_token``.
+    ``token`` is ``None`` unless the link was created with ``shows_token``.
     """
 
     session_id: Id
@@ -46,7 +47,7 @@ class SessionShare(Struct, frozen=True):
 
 
 class ShareUse(Struct, frozen=True):
-    """A user has used a link."""
+    """A record that a user has used a link."""
 
     token_hash: Annotated[str, Limited("name_bytes")]
     user: Annotated[str, Limited("name_bytes", empty=False), Column("user_id")]
@@ -74,24 +75,24 @@ class AsyncSessionShares(TenantStore):
         shows_token: bool = False,
         expires_at: datetime | None = None,
     ) -> SessionShare:
-        """Make a link to a session, under a token that the caller has drawn.
+        """Create a link to a session, with a token that the caller generated.
 
         Args:
             shows_token: store the token itself too, so that lists can show it again.
-            expires_at: when the link stops working; without it, never.
+            expires_at: when the link stops working; by default it does not expire.
 
         Raises:
-            NotFound: there is no such live session.
-            AlreadyExists: there is a link with this token.
+            NotFound: no live session has this id.
+            AlreadyExists: a link with this token exists.
         """
         if not isinstance(shows_token, bool):
-            raise InvalidInput(f"shows_token must be true or false, not {shows_token!r}")
-        params = self._session(session_id) | {"now_at": self._scope.clock.now_us(), "limit": PRUNED}
+            raise InvalidInput(f"shows_token must be true or false, not {shows_token!r}", field="shows_token")
+        params = self._session(session_id) | {"now_at": self._scope.clock.now_us(), "limit": PRUNE_ROWS}
         owner = await queries.lock_session.one(connection, params)
         if owner is None:
-            raise NotFound(f"there is no session {session_id} here")
+            raise NotFound(f"session {session_id} does not exist", noun="session", key=session_id)
         await queries.prune_uses.all(connection, params)
-        await SHARES.prune(connection, self._scope, limit=PRUNED)
+        await SHARES.prune(connection, self._scope, limit=PRUNE_ROWS)
         ((number,),) = await queries.next_number.all(connection, params)
         values = {"session_id": session_id, "number": number, "read_only": read_only, "expires_at": expires_at}
         values |= {"user": unescape(owner[0]), "token": token if shows_token else None}
@@ -99,31 +100,31 @@ class AsyncSessionShares(TenantStore):
 
     @reads
     async def list(self, connection: Connection, session_id: Id) -> Sequence[SessionShare]:
-        """The links to a live session, in the order in which they were made; none if there is no such session."""
+        """List the links to a live session in the order of their creation; empty if no live session has the id."""
         return await self._all(connection, queries.list, self._session(session_id))
 
     @reads
     async def find(self, connection: Connection, token: str) -> SessionShare | None:
-        """The link with this token, or ``None`` if there is none, it has expired or its session is deleted."""
+        """Return the link with this token, or ``None`` if it does not exist, has expired or its session is deleted."""
         return await SHARES.find(connection, self._scope, token)
 
     @writes
     async def use(self, connection: Connection, token: str, *, user: str) -> SessionShare:
-        """The link with this token; that the user has used it is recorded.
+        """Record that a user has used the link with this token, and return the link.
 
         Raises:
-            NotFound: there is none, it has expired or its session is deleted.
+            NotFound: it does not exist, has expired or its session is deleted.
         """
         share = await SHARES.find(connection, self._scope, token)
         if share is None:
-            raise NotFound("there is no such link")
+            raise NotFound("the link does not exist, has expired, or its session is deleted", noun="link")
         now = from_us(self._scope.clock.now_us())
         await USES.grant(connection, self._scope, ShareUse(digest(token), user, now))
         return share
 
     @reads
     async def used_by(self, connection: Connection, user: str) -> Sequence[SessionShare]:
-        """The links that a user has used, to live sessions, the one made last first."""
+        """List the links to live sessions that a user has used, newest first."""
         params = USES.params({"user": user}, self._scope.limits)
         return await self._all(connection, queries.used_by, self._scope.params(**params))
 
@@ -131,9 +132,9 @@ class AsyncSessionShares(TenantStore):
     async def delete(
         self, connection: Connection, session_id: Id, *, token: str | None = None, number: int | None = None
     ) -> bool:
-        """Remove a link to a session, by its token or its number; whether there was one."""
+        """Remove a link to a session, by its token or its number; return whether it existed."""
         if (token is None) == (number is None):
-            raise InvalidInput("say which link to delete by its token or by its number")
+            raise InvalidInput("give either the token or the number of the link to delete", field="token")
         params = self._session(session_id) | {"token_hash": None, "number": None}
         if token is not None:
             params["token_hash"] = SHARES.hash_of(self._scope, token)
@@ -143,10 +144,12 @@ class AsyncSessionShares(TenantStore):
         return await queries.delete.one(connection, params) is not None
 
     async def _all(self, connection: Connection, query: Query, params: dict[str, Any]) -> Sequence[SessionShare]:
-        most = self._scope.limits.list_rows
-        rows = await query.all(connection, {**params, "limit": most + 1, "now_at": self._scope.clock.now_us()})
-        if len(rows) > most:
-            raise LimitExceeded(f"there are more than list_rows = {most:,} links")
+        maximum = self._scope.limits.list_rows
+        rows = await query.all(connection, {**params, "limit": maximum + 1, "now_at": self._scope.clock.now_us()})
+        if len(rows) > maximum:
+            raise LimitExceeded(
+                f"there are more than list_rows = {maximum:,} links", limit="list_rows", maximum=maximum
+            )
         return SHARES.rows(connection, rows)
 
     def _session(self, session_id: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 -- name: lock_session
--- A live session, locked until the transaction ends, so that its links are numbered one by one.
+-- A live session, locked until the transaction ends, so that its links get consecutive numbers.
 SELECT user_id FROM sessions WHERE tenant_id = :tenant_id AND id = :session_id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
@@ -15,7 +15,7 @@ ORDER BY h.number
 LIMIT :limit;
 
 -- name: used_by
--- The links that a user has used, the one made last first.
+-- The links that a user has used, newest first.
 SELECT /*columns SessionShare h*/ * FROM session_share_uses AS u
 JOIN session_shares AS h ON h.tenant_id = u.tenant_id AND h.token_hash = u.token_hash
 JOIN sessions AS s ON s.tenant_id = h.tenant_id AND s.id = h.session_id

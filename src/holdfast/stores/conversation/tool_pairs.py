@@ -1,11 +1,11 @@
-"""Which messages belong together, because one holds the call of a tool and another its result.
+"""Pairs of messages that belong together, because one contains a tool call and the other its result.
 
-A call is a block whose type ends in ``tool_use``, with an ``id``; a result is a block that names one as its ``tool_use_id``. One
-message may hold several of either, the results of one message's calls may be spread over several, and other messages may
-lie between. Only entries of the kind ``message`` have blocks.
+A call is a block whose type ends in ``tool_use``, with an ``id``; a result is a block that names a call as its ``tool_use_id``.
+One message may contain several of either, the results of one message's calls may be spread over several messages, with other
+messages in between. Only entries of the kind ``message`` have blocks.
 
-Some providers begin with the same ids in every turn. So a result belongs to the nearest call before it that has its id and no
-result yet; if all of them have one, it is another result of the nearest. Without a call before it, it belongs to nothing.
+Some providers reuse the same ids in every turn. So a result belongs to the nearest earlier call with its id that has no
+result yet; if all of them have one, it is another result of the nearest. Without an earlier call, it belongs to nothing.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from .message_log import Message
 
 
 def calls_in(message: Message) -> set[str]:
-    """The ids of the calls in a message."""
+    """Return the ids of the calls in a message."""
     return {block["id"] for block in _blocks(message) if _is_call(block)}
 
 
 def results_in(message: Message) -> set[str]:
-    """The ids of the calls whose results are in a message."""
+    """Return the ids of the calls whose results are in a message."""
     return {block["tool_use_id"] for block in _blocks(message) if _is_result(block)}
 
 
 def has_tools(message: Message) -> bool:
-    """Whether it can hold a call or a result: a quick look, because most messages are nothing but text."""
+    """Return whether a message may contain a call or a result: a fast check, because most messages are only text."""
     content = message.content
     return message.kind == "message" and not (len(content) == 1 and content[0].get("type") == "text")
 
 
 Half = tuple[str, str]
-"""The id of a message that holds a call or its result, and the id of the call."""
+"""The id of a message that contains a call or its result, and the id of the call."""
 
 
 class Pairs:
-    """Calls and results of a history, or of parts of it in which nothing is missing: between them nothing is matched."""
+    """Calls and results of a history, or of parts of it in which no message is missing; nothing is matched across parts."""
 
     def __init__(self, *parts: Iterable[Message]) -> None:
         self.call_of: dict[Half, str] = {}
         """The message with the call, for each result that has one."""
         self.results_of: dict[Half, list[str]] = {}
-        """The messages with results, for each call; for one that has no result, or none yet, there are none."""
+        """The messages with results, for each call; an empty list for a call without a result."""
         for part in parts:
             self._match(part)
 
     @property
     def unanswered(self) -> set[str]:
-        """The messages with a call that has no result, or none yet."""
+        """The messages with a call that has no result yet."""
         return {message for (message, _), results in self.results_of.items() if not results}
 
     def bound_to(self, kept: Iterable[str]) -> set[str]:
-        """The messages that cannot go if these stay: partners, their partners, and so on. The given ones are not among them."""
+        """Return the messages that must stay if these do: partners, their partners, and so on, without the given messages."""
         first = set(kept)
         reached = set(first)
-        waiting = [each for each in first if each in self._partners]
+        waiting = [message_id for message_id in first if message_id in self._partners]
         while waiting:
             fresh = self._partners[waiting.pop()] - reached
             reached |= fresh
@@ -81,16 +81,16 @@ class Pairs:
 
     @cached_property
     def _partners(self) -> dict[str, set[str]]:
-        """The messages with other halves, for each message that has any."""
-        found: dict[str, set[str]] = {}
+        """The messages with counterparts, for each message that has any."""
+        partners: dict[str, set[str]] = {}
         for (result, _), call in self.call_of.items():
-            found.setdefault(call, set()).add(result)
-            found.setdefault(result, set()).add(call)
-        return found
+            partners.setdefault(call, set()).add(result)
+            partners.setdefault(result, set()).add(call)
+        return partners
 
 
 def _blocks(message: Message) -> list[Mapping[str, Any]]:
-    """The blocks that could be about a tool: those of most messages have nothing but a type and a text."""
+    """Return the blocks that may be about a tool: the blocks of most messages have only a type and a text."""
     content = message.content
     if message.kind != "message" or not isinstance(content, list):
         return []
@@ -102,14 +102,14 @@ def _blocks(message: Message) -> list[Mapping[str, Any]]:
 
 
 def _halves(message: Message) -> Iterable[tuple[str, bool]]:
-    """The ids of calls made or answered in a message, in their order, each once, and whether it is the call."""
-    found: dict[tuple[str, bool], None] = {}
+    """Return the ids of calls made or answered in a message, each once and in order, and whether it is the call."""
+    halves: dict[tuple[str, bool], None] = {}
     for block in _blocks(message):
         if _is_result(block):
-            found[block["tool_use_id"], False] = None
+            halves[block["tool_use_id"], False] = None
         if _is_call(block):
-            found[block["id"], True] = None
-    return found
+            halves[block["id"], True] = None
+    return halves
 
 
 def _is_call(block: Mapping[str, Any]) -> bool:

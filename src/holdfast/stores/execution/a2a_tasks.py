@@ -24,7 +24,7 @@ from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.filters import id_list
 from ...core.objects import SHORT_BYTES, digest_of
-from ...core.paging import Page, after, encode_cursor, page, rows_to_read
+from ...core.paging import Page, after_clause, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
@@ -143,7 +143,7 @@ class AsyncA2ATasks(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._conditions(context_id, state, since, params) + after(
+        clause = self._conditions(context_id, state, since, params) + after_clause(
             cursor, "a2a_tasks", {"state_at": "time", "task_id": "text"}, params, connection.dialect
         )
         index = "a2a_tasks_by_recency" if context_id is None else "a2a_tasks_by_context"

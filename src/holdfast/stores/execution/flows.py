@@ -18,7 +18,7 @@ from ...clock import to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
-from ...core.paging import Page, after, encode_cursor, page, rows_to_read
+from ...core.paging import Page, after_clause, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
@@ -152,7 +152,7 @@ class AsyncFlows(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._conditions(thread_id, is_pending, params) + after(
+        clause = self._conditions(thread_id, is_pending, params) + after_clause(
             cursor, "flows", _ORDER, params, connection.dialect
         )
         rows = await queries.list.all(connection, params, clause, "crewai_flow_by_recency")

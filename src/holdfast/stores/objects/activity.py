@@ -14,14 +14,14 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from ...core import scope as scopes
-from ...core.actor_context import Acting
+from ...core.actor_context import ActorContext
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter
 from ...core.logs import LogTable
 from ...core.paging import Page
 from ...core.records import Limited
 from ...core.registration import register_tenant
-from ...core.store import TenantStore, reads, writes_acting
+from ...core.store import TenantStore, reads, writes_with_actor
 from ...engines.protocol import Connection
 from ...ids import Id
 
@@ -68,11 +68,11 @@ LOG = LogTable(
 class AsyncActivities(TenantStore):
     """The activity log of one tenant."""
 
-    @writes_acting
+    @writes_with_actor
     async def record(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         action: str,
         *,
         actor: str | None = None,

@@ -331,7 +331,7 @@ async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, st
         params |= {"body": None, "pack": staged.id, "pack_start": staged.starts[packed.digest]}
         packed = Packed(packed.digest, packed.codec, b"", packed.size_bytes)
     while await queries.revive.one(connection, params) is None:
-        if packed.is_elsewhere:
+        if packed.is_in_pack:
             message = (
                 f"object {packed.digest.hex()} was removed, or its pack was not sealed in time; repeat the operation"
             )

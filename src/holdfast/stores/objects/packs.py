@@ -255,7 +255,7 @@ def _path(scope: Scope, pack: str) -> str:
     return f"{packs.folder_of(scope.tenant)}/{pack}"
 
 
-def _storage(scope: Scope) -> packs.PackPlace:
+def _storage(scope: Scope) -> packs.PackStorage:
     if scope.packs is None:
-        raise PackStorageMissing(f"objects of tenant {scope.tenant!r} are stored in packs: {packs.SAY_WHERE}")
+        raise PackStorageMissing(f"objects of tenant {scope.tenant!r} are stored in packs: {packs.PACKS_HINT}")
     return scope.packs

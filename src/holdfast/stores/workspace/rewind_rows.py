@@ -146,4 +146,4 @@ def parse_step(step: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    return whole_number(step, "to_step", most=MAX_NUMBER - 1)
+    return whole_number(step, "to_step", maximum=MAX_NUMBER - 1)

@@ -40,7 +40,7 @@ from ...engines.protocol import Connection, Row
 from ...errors import Conflict, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
-from ..conversation.branches import AsyncBranches, rewind_to, show_branch
+from ..conversation.branches import AsyncBranches, rewind_to, switch_branch
 from ..execution.runs.states import Run, check_holder, lock_run, run_of, update_queue
 from . import retention_rules, snapshots
 from . import rewind_rows as rows
@@ -286,7 +286,7 @@ class AsyncRewinds(TenantStore):
             attached = {**params, "child_id": child_id, "call_id": text.escape(call_id)}
             await queries.attach_child.all(connection, attached)
         if rewind.branch_before != rewind.branch_after:
-            await show_branch(connection, self._branches, run.session_id, rewind.branch_before)
+            await switch_branch(connection, self._branches, run.session_id, rewind.branch_before)
         await self._put(connection, run, epoch, **rows.changes(found.before))
         return await self._move(connection, rewind, "redoing", path, rows.pending_reason(path, rewind.dirty))
 

@@ -18,7 +18,7 @@ from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
 from ...core.checks import whole_number
 from ...core.objects import Packed
-from ...core.paging import Page, after, decode_cursor, encode_cursor, page, rows_to_read
+from ...core.paging import Page, after_clause, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, only_reads, reads, writes
@@ -142,7 +142,7 @@ class AsyncSnapshots(TenantStore):
         params["limit"] = rows_to_read(limit, limits)
         if run_id is not None:
             where += "\n  AND s.run_id = :run_id"
-        where += after(cursor, "snapshots", {"s.created_at": "time", "s.id": "id"}, params, connection.dialect)
+        where += after_clause(cursor, "snapshots", {"s.created_at": "time", "s.id": "id"}, params, connection.dialect)
         index = "snapshots_by_time" if run_id is None else "snapshots_by_run"
         found = mapper(Snapshot, connection.dialect)(await queries.list.all(connection, params, where, index))
         return page(found, limit, limits, "snapshots", _cursor)
@@ -403,7 +403,7 @@ def parse_step(step: int) -> int:
     Raises:
         InvalidInput: it is none.
     """
-    return whole_number(step, "step", most=_MAX_STEP - 1)
+    return whole_number(step, "step", maximum=_MAX_STEP - 1)
 
 
 def _of(scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:

@@ -313,4 +313,4 @@ def blocking_session_of(session: AsyncBufferedSession) -> BufferedSession:
 
 
 def _whole(value: int, what: str) -> int:
-    return whole_number(value, what, most=_MAX_COUNT)
+    return whole_number(value, what, maximum=_MAX_COUNT)

@@ -18,7 +18,7 @@ from ....core import text
 from ....engines.protocol import Call, Connection, Engine
 from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from .. import views
-from ..message_log import Entry, Message, message_of
+from ..message_log import LogEntry, Message, message_of
 from ..messages import NewMessage
 from ..new_entries import new_entry
 from . import persistence
@@ -134,7 +134,7 @@ class MessageBuffer:
         self.compaction_due = attempt.compaction_due
         self._uncertain.clear()
 
-    def add(self, entry: Entry, *, given_id: bool) -> str:
+    def add(self, entry: LogEntry, *, given_id: bool) -> str:
         """Add a message and return its id.
 
         Raises:
@@ -256,7 +256,7 @@ class MessageBuffer:
             entry = new_entry(self.scope, *astuple(message))
         return self._pending(entry)
 
-    def _pending(self, entry: Entry) -> PendingItem:
+    def _pending(self, entry: LogEntry) -> PendingItem:
         return PendingItem(entry.id, entry, self.scope.clock.now_us())
 
     def _find(self, id: str) -> Message | None:

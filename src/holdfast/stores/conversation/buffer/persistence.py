@@ -32,7 +32,7 @@ from ....errors import Conflict, LimitExceeded
 from ....ids import Id
 from .. import branches, views
 from ..log_reading import read_log
-from ..message_log import Entry, Message, entry_of, insert
+from ..message_log import LogEntry, Message, entry_of, insert
 from ..views import View
 
 MAX_READS = 3
@@ -90,7 +90,7 @@ class PendingItem(Struct, gc=False):
     message that could not keep its position."""
 
     id: str
-    entry: Entry
+    entry: LogEntry
     added_us: int
     seq: int = 0
     is_copy: bool = False

@@ -21,9 +21,9 @@ from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NothingToCompact
 from .. import views
-from ..branches import Head, lock_head, shared_places, take_block
+from ..branches import BranchHead, lock_head, other_views, take_block
 from ..contents import stored_content
-from ..message_log import Entry, insert
+from ..message_log import LogEntry, insert
 from ..search.index import remove_deleted, requeue
 from ..tokens import counter_of, tokens_of
 from ..tool_pairs import Pairs, results_in
@@ -101,7 +101,7 @@ class _CommitWriter:
     """Writes one compaction, under the session's lock."""
 
     def __init__(
-        self, connection: Connection, params: dict[str, Any], scope: Scope, request: CommitRequest, head: Head
+        self, connection: Connection, params: dict[str, Any], scope: Scope, request: CommitRequest, head: BranchHead
     ) -> None:
         self._connection, self._params, self._scope = connection, params, scope
         self._request, self._plan, self._head = request, request.plan, head
@@ -135,7 +135,7 @@ class _CommitWriter:
         )
         return event
 
-    def _rewritten_entries(self, covered: Sequence[Row]) -> list[tuple[Row, Entry]]:
+    def _rewritten_entries(self, covered: Sequence[Row]) -> list[tuple[Row, LogEntry]]:
         """Return the rows of rewritten messages, each with its new entry."""
         by_id = {id_of(row): row for row in covered}
         entries = []
@@ -176,12 +176,12 @@ class _CommitWriter:
         assert row is not None
         return events_of(self._connection, [row])[0]
 
-    async def _archive(self, positions: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+    async def _archive(self, positions: Sequence[int], rewrites: Sequence[tuple[Row, LogEntry]]) -> None:
         rewritten = [position_of(row) for row, _ in rewrites]
         lists = {"places": self._position_list(positions), "rewritten": self._position_list(rewritten)}
         await queries.archive.all(self._connection, {**self._params, "event_id": self._request.event_id, **lists})
 
-    async def _change_in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, Entry]]) -> None:
+    async def _change_in_place(self, removed: Sequence[int], rewrites: Sequence[tuple[Row, LogEntry]]) -> None:
         if removed:
             removed_params = {**self._params, "places": self._position_list(removed)}
             await queries.remove_feedback.all(self._connection, removed_params)
@@ -189,7 +189,7 @@ class _CommitWriter:
         now = self._params["now_at"]
         await overwrite(self._connection, self._params, [(position_of(row), entry, now) for row, entry in rewrites])
 
-    async def _insert_copies(self, start: int, rewrites: Sequence[tuple[Row, Entry]]) -> list[int]:
+    async def _insert_copies(self, start: int, rewrites: Sequence[tuple[Row, LogEntry]]) -> list[int]:
         """Insert rewritten copies into the block that begins at ``start``, and return their positions."""
         now, native = self._params["now_at"], self._connection.dialect.native_time
         copies = [
@@ -228,12 +228,12 @@ async def insert_summary(
 ) -> None:
     """Insert the summary message of a compaction."""
     content, now = summary_content(summary), params["now_at"]
-    entry = Entry(id, "message", SUMMARY_ROLE, text.dump(content), counter_of(scope)(content), "{}", False, True)
+    entry = LogEntry(id, "message", SUMMARY_ROLE, text.dump(content), counter_of(scope)(content), "{}", False, True)
     await insert(connection, params["tenant_id"], params["session_id"], [(position, entry, now, now)])
 
 
 async def overwrite(
-    connection: Connection, params: Mapping[str, Any], messages: Sequence[tuple[int, Entry, int]]
+    connection: Connection, params: Mapping[str, Any], messages: Sequence[tuple[int, LogEntry, int]]
 ) -> None:
     """Overwrite messages at their positions. Each entry comes with its ``updated_at`` in microseconds."""
     if messages:
@@ -255,12 +255,12 @@ def number_list(numbers: Sequence[int], dialect: Dialect) -> Any:
 
 
 async def needed_elsewhere(
-    connection: Connection, params: dict[str, Any], head: Head, positions: Sequence[int]
+    connection: Connection, params: dict[str, Any], head: BranchHead, positions: Sequence[int]
 ) -> bool:
     """Return whether another branch shows one of these positions, or would need it to roll back a compaction."""
     if head.blocks == 1 or not positions:
         return False
-    for view in await shared_places(connection, params, head.branch):
+    for view in await other_views(connection, params, head.branch):
         if any(views.shows(view, position) for position in positions):
             return True
     needed_params = {**params, "branch": head.branch, "places": number_list(positions, connection.dialect)}

@@ -158,13 +158,13 @@ class AsyncCompactions(TenantStore):
             summary_id=self._scope.ids.new(),
             preserved=self._ids(preserved_message_ids, "preserved_message_ids"),
             model=None if model is None else scopes.name(model, "model", limits),
-            duration_ms=whole_number(duration_ms, "duration_ms", most=MAX_TOKENS),
+            duration_ms=whole_number(duration_ms, "duration_ms", maximum=MAX_TOKENS),
             original_tokens=None
             if original_tokens is None
-            else whole_number(original_tokens, "original_tokens", most=MAX_TOKENS),
+            else whole_number(original_tokens, "original_tokens", maximum=MAX_TOKENS),
             compacted_tokens=None
             if compacted_tokens is None
-            else whole_number(compacted_tokens, "compacted_tokens", most=MAX_TOKENS),
+            else whole_number(compacted_tokens, "compacted_tokens", maximum=MAX_TOKENS),
         )
         return await recording.record(connection, self._scope, compaction)
 

@@ -23,8 +23,8 @@ from ....ids import Id
 from ....ids import parse as parse_id
 from ....limits import Limits
 from .. import views
-from ..branches import Head
-from ..message_log import Entry, Message
+from ..branches import BranchHead
+from ..message_log import LogEntry, Message
 from ..tokens import TokenCounter
 from .policy import CompactionPolicy
 from .strategies import CompactionChanges, CompactionHistory, Reason, Strategy, check_changes
@@ -39,7 +39,7 @@ _compared = itemgetter(
         if name not in ("session_id", "seq", "created_at", "updated_at")
     ),
 )
-_entry = itemgetter(*map(Message.__struct_fields__.index, Entry.__struct_fields__))
+_entry = itemgetter(*map(Message.__struct_fields__.index, LogEntry.__struct_fields__))
 _FINGERPRINT_BYTES = 20
 
 
@@ -97,7 +97,7 @@ class CompactionPlan(Struct, frozen=True, kw_only=True):
 class SessionRows:
     """A session as read at one moment: its head, the counts of its compactions, and the rows of the messages it shows."""
 
-    def __init__(self, head: Head, counts: Row, rows: Sequence[Row]) -> None:
+    def __init__(self, head: BranchHead, counts: Row, rows: Sequence[Row]) -> None:
         self.head, self.rows = head, rows
         self.compactions = tuple(int(count) for count in counts)
 
@@ -129,9 +129,9 @@ stored_tokens_of: Callable[[Row], int] = itemgetter(_TOKENS)
 """Return the stored token count of a row; 0 if the message was appended without one."""
 
 
-def entry_of(row: Row, **changes: Any) -> Entry:
+def entry_of(row: Row, **changes: Any) -> LogEntry:
     """Convert a row to an entry, with some of its columns changed."""
-    return structs.replace(Entry(*_entry(row)), **changes)
+    return structs.replace(LogEntry(*_entry(row)), **changes)
 
 
 def messages_of(rows: Sequence[Row], connection: Connection) -> list[Message]:
@@ -140,7 +140,7 @@ def messages_of(rows: Sequence[Row], connection: Connection) -> list[Message]:
 
 
 async def read_session_rows(
-    connection: Connection, queries: Queries, params: Mapping[str, Any], head: Head, limits: Limits
+    connection: Connection, queries: Queries, params: Mapping[str, Any], head: BranchHead, limits: Limits
 ) -> SessionRows:
     """Read all messages that a session shows.
 

@@ -15,7 +15,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection
 from ....errors import Conflict, NotFound
 from .. import views
-from ..branches import Head, lock_head, take_block
+from ..branches import BranchHead, lock_head, take_block
 from ..log_reading import count_view
 from ..search.index import remove_deleted, requeue
 from .commit import insert_summary, needed_elsewhere, number_list
@@ -109,7 +109,7 @@ class _MessageRemoval:
     """Removes messages for a recorded compaction, under the session's lock."""
 
     def __init__(
-        self, connection: Connection, scope: Scope, params: dict[str, Any], head: Head, event: CompactionEvent
+        self, connection: Connection, scope: Scope, params: dict[str, Any], head: BranchHead, event: CompactionEvent
     ) -> None:
         self._connection, self._scope, self._params = connection, scope, params
         self._head, self._event = head, event

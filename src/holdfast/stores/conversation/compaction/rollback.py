@@ -12,7 +12,7 @@ from ....core.scope import Scope
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, NotFound
 from .. import originals, views
-from ..branches import Head, lock_head, take_block
+from ..branches import BranchHead, lock_head, take_block
 from ..log_reading import count_view
 from ..originals import Original
 from ..search.index import remove_deleted, requeue
@@ -82,7 +82,9 @@ async def find_event(connection: Connection, scope: Scope, event_id: str) -> Com
     return events_of(connection, [row])[0]
 
 
-async def check_newest(connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head) -> None:
+async def check_newest(
+    connection: Connection, params: dict[str, Any], event: CompactionEvent, head: BranchHead
+) -> None:
     """Check that an event is the newest of the session's current branch.
 
     Raises:
@@ -103,7 +105,7 @@ async def check_newest(connection: Connection, params: dict[str, Any], event: Co
 
 
 async def _check_can_roll_back(
-    connection: Connection, params: dict[str, Any], event: CompactionEvent, head: Head
+    connection: Connection, params: dict[str, Any], event: CompactionEvent, head: BranchHead
 ) -> int | None:
     """Check that an event can be rolled back now; return the block of its new messages, if it has one."""
     await check_newest(connection, params, event, head)
@@ -127,7 +129,7 @@ class _RollbackWriter:
         params: dict[str, Any],
         scope: Scope,
         event: CompactionEvent,
-        head: Head,
+        head: BranchHead,
         archived: Sequence[Row],
     ) -> None:
         self._connection, self._params, self._scope = connection, params, scope
@@ -212,7 +214,7 @@ class _RollbackWriter:
 
         Replaced are those with the same seq, and the shown ones of ``created``.
         """
-        shown_positions = [views.place_of(self._head.view, views.seq_of(position)) for position in positions]
+        shown_positions = [views.position_of(self._head.view, views.seq_of(position)) for position in positions]
         current = {position for position in shown_positions if position is not None}
         current |= {position for position in created if views.shows(self._head.view, position)}
         return views.including(views.without(self._head.view, current), positions), current

@@ -15,7 +15,7 @@ from typing import Any
 from ....core import scope as scopes
 from ....core import text
 from ....core.blocking import Blocking, blocking
-from ....core.filters import Filter, Filterable, equal_metadata, id_list, listed
+from ....core.filters import Filter, FilterColumns, equal_metadata, filter_list, id_list
 from ....core.paging import Page, rows_to_read
 from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
@@ -49,7 +49,7 @@ MAX_ANCESTORS = 20_000
 """Maximum ancestors that ``history`` reads."""
 
 FILTERS = {
-    dialect: Filterable(
+    dialect: FilterColumns(
         {
             "thread_id": ("thread_id", "text"),
             "user": ("user_id", "text"),
@@ -241,7 +241,7 @@ class AsyncCheckpoints(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        filters = [*_filters(thread_id, self._user(user), namespace), *equal_metadata(metadata), *listed(where)]
+        filters = [*_filters(thread_id, self._user(user), namespace), *equal_metadata(metadata), *filter_list(where)]
         dialect = self._engine.dialect
         clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reader.after(cursor, params)
         clause += validation.with_id("=", id, params) + validation.with_id("<", before, params)

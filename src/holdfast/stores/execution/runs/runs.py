@@ -20,8 +20,8 @@ from msgspec import Struct
 from ....clock import to_us
 from ....core import scope as scopes
 from ....core.blocking import Blocking, blocking
-from ....core.filters import Filter, Filterable, equal_metadata, listed
-from ....core.paging import Page, after, encode_cursor, page, rows_to_read
+from ....core.filters import Filter, FilterColumns, equal_metadata, filter_list
+from ....core.paging import Page, after_clause, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, reads, writes
 from ....engines.protocol import Connection
@@ -51,7 +51,7 @@ from .states import (
 from .step_log import CommittedStep, NewStep, Step, Usage, find_committed, find_step, new_step, step_group, write_steps
 from .tool_calls import open_calls
 
-FILTERS = Filterable(
+FILTERS = FilterColumns(
     {
         "id": ("id", "id"),
         "session_id": ("session_id", "id"),
@@ -164,8 +164,8 @@ class AsyncRuns(TenantStore):
         params = self._scope.params(limit=rows_to_read(limit, limits))
         columns = {"session_id": session, "agent": agent, "status": status, "parent_run_id": parent}
         filters = [Filter("eq", value, column=name) for name, value in columns.items() if value is not None]
-        filters += [*equal_metadata(metadata), *listed(where)]
-        clause = FILTERS.compile(filters, params, connection.dialect, limits) + after(
+        filters += [*equal_metadata(metadata), *filter_list(where)]
+        clause = FILTERS.compile(filters, params, connection.dialect, limits) + after_clause(
             cursor, "runs", {"started_at": "time", "id": "id"}, params, connection.dialect
         )
         index = "runs_by_session" if session else "runs_by_status" if status else "runs_by_start"

@@ -38,7 +38,7 @@ def new_run(
         agent_id=None if agent is None else scopes.name(agent, "agent", scope.limits),
         max_attempts=scope.limits.run_attempts
         if max_attempts is None
-        else whole_number(max_attempts, "max_attempts", least=1, most=MAX_ATTEMPTS),
+        else whole_number(max_attempts, "max_attempts", minimum=1, maximum=MAX_ATTEMPTS),
         metadata=scopes.metadata(metadata, scope.limits),
         now_at=scope.clock.now_us(),
     )

@@ -249,7 +249,7 @@ def check_ttl(setting: scopes.Setting, ttl_ms: int) -> int:
         InvalidInput: it is not a whole number of at least 1.
         LimitExceeded: it is over ``lease_ms``.
     """
-    setting.limits.check("lease_ms", whole_number(ttl_ms, "ttl_ms", least=1), "ttl_ms")
+    setting.limits.check("lease_ms", whole_number(ttl_ms, "ttl_ms", minimum=1), "ttl_ms")
     return ttl_ms
 
 

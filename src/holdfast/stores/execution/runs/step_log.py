@@ -21,7 +21,7 @@ from ....clock import MINUTE_US, from_us
 from ....core import scope as scopes
 from ....core import text
 from ....core.checks import MAX_NUMBER, list_of, whole_number
-from ....core.queries import Queries, unless_usual
+from ....core.queries import Queries, omit_default
 from ....core.rows import Column, mapper
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row, in_one_commit, in_one_statement
@@ -29,7 +29,7 @@ from ....errors import InvalidInput
 from ....ids import Id
 from ....limits import Limits
 from ...conversation import message_log
-from ...conversation.message_log import Append, Entry, Message, append_at, appended, message_arrays
+from ...conversation.message_log import Append, LogEntry, Message, append_at, append_result, message_arrays
 from ...conversation.messages import NewMessage
 from ...conversation.new_entries import new_entry
 from ...conversation.views import LAST
@@ -92,7 +92,7 @@ class NewStep(Struct, frozen=True, gc=False):
     epoch: int
     iteration: int
     state: str
-    entries: Sequence[Entry]
+    entries: Sequence[LogEntry]
     outcomes: Sequence[StoredOutcome]
     usage: Usage
     last_tool_result: str | None
@@ -122,7 +122,7 @@ class NewStep(Struct, frozen=True, gc=False):
         messages: list[Message] = []
         if first_seq is not None and self.entries:
             append = Append(self.tenant, session_id, self.entries, self.now_us)
-            messages = appended(append, (first_seq, is_due)).messages
+            messages = append_result(append, (first_seq, is_due)).messages
         step = Step(
             self.run_id,
             self.iteration,
@@ -242,7 +242,7 @@ async def _write_bare(connection: Connection, steps: Sequence[NewStep]) -> list[
         return [None if session is None else steps[0].to_committed(session[0], None, False)]
     rows = [step.params() for step in steps]
     arrays: dict[str, Any] = {name: [row[name] for row in rows] for name in _BARE_COLUMNS}
-    arrays |= {name: unless_usual([row[name] for row in rows], usual) for name, usual in _RARE_COLUMNS.items()}
+    arrays |= {name: omit_default([row[name] for row in rows], default) for name, default in _RARE_COLUMNS.items()}
     arrays.update(tenant_id=steps[0].tenant, number=[*range(len(steps))], created_at=[step.now_us for step in steps])
     committed: dict[int, Row] = {row[0]: row for row in await queries.commit_bare.all(connection, arrays)}
     return [
@@ -278,7 +278,7 @@ def new_step(
         LimitExceeded: an argument is too large.
     """
     limits = scope.limits
-    whole_number(iteration, "iteration", least=1, most=MAX_NUMBER - 1)
+    whole_number(iteration, "iteration", minimum=1, maximum=MAX_NUMBER - 1)
     encoded_state = text.dump(state, depth=limits.json_depth)
     limits.check("state_bytes", text.size(encoded_state), "state")
     entries = _entries(scope, messages)
@@ -319,7 +319,7 @@ def _fingerprint(content: Any) -> str:
     return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).hexdigest()
 
 
-def _entries(scope: scopes.Scope, messages: object) -> list[Entry]:
+def _entries(scope: scopes.Scope, messages: object) -> list[LogEntry]:
     new = list_of(NewMessage, messages, "messages")
     scope.limits.check("batch_rows", len(new), "messages")
     entries = [new_entry(scope, *astuple(message)) for message in new]
@@ -358,7 +358,7 @@ def _validate_usage(usage: object) -> Usage:
     if not isinstance(usage, Usage):
         raise InvalidInput(f"usage must be a Usage, not {usage!r}", field="usage")
     for count in astuple(usage):
-        whole_number(count, "a number of tokens", most=2**53 - 1)
+        whole_number(count, "a number of tokens", maximum=2**53 - 1)
     return usage
 
 

@@ -80,4 +80,4 @@ class Steps(Blocking[AsyncSteps]):
 
 
 def _iteration(value: int) -> int:
-    return whole_number(value, "iteration", most=_END - 1)
+    return whole_number(value, "iteration", maximum=_END - 1)

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from ....core import scope as scopes
-from ....core.actor_context import Acting
+from ....core.actor_context import ActorContext
 from ....core.blocking import Blocking, blocking
 from ....core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ....core.registration import register_tenant
 from ....core.rows import mapper
-from ....core.store import TenantStore, in_steps, only_reads, reads, writes_acting
+from ....core.store import TenantStore, in_steps, only_reads, reads, writes_with_actor
 from ....engines.protocol import Connection, Row
 from ....errors import Conflict, InvalidInput, NotFound
 from ....ids import Id
@@ -40,11 +40,11 @@ class AsyncRetention(TenantStore):
         """
         return await self._effective(connection, None if run_id is None else parse_id(run_id, "run id"))
 
-    @writes_acting
+    @writes_with_actor
     async def set_policy(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         *,
         per_run: int | None = None,
         grace_s: int | None = None,
@@ -65,9 +65,9 @@ class AsyncRetention(TenantStore):
             raise InvalidInput("the grace of one run is made longer with keep_snapshots_for")
         return await self._change(connection, acting, change, run_id)
 
-    @writes_acting
+    @writes_with_actor
     async def clear_policy(
-        self, connection: Connection, acting: Acting, *, run_id: Id | None = None
+        self, connection: Connection, acting: ActorContext, *, run_id: Id | None = None
     ) -> RetentionPolicy:
         """Take back what was set for the tenant, or for one of its runs.
 
@@ -81,9 +81,9 @@ class AsyncRetention(TenantStore):
         await self._note(connection, "retention.policy_cleared", acting, id)
         return await self._effective(connection, id)
 
-    @writes_acting
+    @writes_with_actor
     async def keep_snapshots_for(
-        self, connection: Connection, acting: Acting, run_id: Id, *, seconds: int
+        self, connection: Connection, acting: ActorContext, run_id: Id, *, seconds: int
     ) -> RetentionPolicy:
         """Keep a run's snapshots for so long after its end, if that is longer than the grace; 90 days at most, more is cut down.
 
@@ -93,11 +93,11 @@ class AsyncRetention(TenantStore):
         """
         return await rules.keep_for(connection, self._scope, run_id, seconds, actor=acting.user or "")
 
-    @writes_acting
+    @writes_with_actor
     async def hold(
         self,
         connection: Connection,
-        acting: Acting,
+        acting: ActorContext,
         reason: str,
         *,
         run_id: Id | None = None,
@@ -140,8 +140,8 @@ class AsyncRetention(TenantStore):
         await self._note_hold(connection, "hold.placed", placed, placed.placed_by)
         return placed
 
-    @writes_acting
-    async def release(self, connection: Connection, acting: Acting, hold_id: Id, *, reason: str = "") -> Hold:
+    @writes_with_actor
+    async def release(self, connection: Connection, acting: ActorContext, hold_id: Id, *, reason: str = "") -> Hold:
         """End a hold. What it held goes when the rules say so.
 
         Raises:
@@ -200,7 +200,7 @@ class AsyncRetention(TenantStore):
         return await queries.tenant_is_there.one(connection, self._scope.params()) is None
 
     async def _change(
-        self, connection: Connection, acting: Acting, change: PolicyChange, run_id: str | None
+        self, connection: Connection, acting: ActorContext, change: PolicyChange, run_id: str | None
     ) -> RetentionPolicy:
         id = None if run_id is None else parse_id(run_id, "run id")
         await self._must_be_there(connection, id)
@@ -227,7 +227,7 @@ class AsyncRetention(TenantStore):
         self,
         connection: Connection,
         action: str,
-        acting: Acting,
+        acting: ActorContext,
         run_id: str | None,
         change: PolicyChange | None = None,
     ) -> None:

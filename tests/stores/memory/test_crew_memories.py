@@ -1,4 +1,4 @@
-"""Which memories of a crew are found, listed, counted and forgotten, beside a model that looks at each of them."""
+"""Crew memories: search, lists, counts and deletion, compared with a model that checks each memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened() -> Iterator[Holdfast]:
 
 @pytest.fixture
 def acme(opened: Holdfast, request: pytest.FixtureRequest) -> TenantHandle:
-    """A tenant of the test's own."""
+    """Return a new tenant for each test."""
     return opened.tenant(request.node.name[:200])
 
 
@@ -38,15 +38,15 @@ def new(id: str, **values: Any) -> NewCrewMemory:
     return NewCrewMemory(id=id, content=values.pop("content", id), **values)
 
 
-def ids(found: Any) -> list[str]:
-    return [(each.memory if isinstance(each, CrewMemoryMatch) else each).id for each in found]
+def ids(results: Any) -> list[str]:
+    return [(result.memory if isinstance(result, CrewMemoryMatch) else result).id for result in results]
 
 
 # Embeddings
 
 
 @pytest.mark.parametrize("given_none", [[], (), None], ids=["list", "tuple", "none"])
-def test_what_has_no_embedding_is_found_by_none_and_by_nothing(acme: TenantHandle, given_none: Any) -> None:
+def test_no_search_finds_a_memory_without_an_embedding(acme: TenantHandle, given_none: Any) -> None:
     acme.crew_memories.save([new("without"), new("with", embedding=[1.0])])
     assert acme.crew_memories.search(given_none) == []
     assert ids(acme.crew_memories.search([1.0])) == ["with"]
@@ -66,7 +66,7 @@ def test_an_invalid_embedding_is_neither_saved_nor_searched(acme: TenantHandle, 
     assert acme.crew_memories.list() == []
 
 
-def test_an_embedding_has_as_many_numbers_as_the_limit_and_no_more() -> None:
+def test_the_dimensions_of_an_embedding_are_limited() -> None:
     limits = Limits(embedding_floats=3)
     assert similarity.pack([1, 2, 3], limits) == similarity.pack((1.0, 2.0, 3.0), limits)
     with raises(LimitExceeded, field="embedding", limit="embedding_floats", maximum=3):
@@ -75,7 +75,7 @@ def test_an_embedding_has_as_many_numbers_as_the_limit_and_no_more() -> None:
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=6))
 @settings(max_examples=40)
-def test_numbers_of_32_bits_come_back(numbers: list[float]) -> None:
+def test_floats_of_32_bits_are_stored_unchanged(numbers: list[float]) -> None:
     packed = similarity.pack(numbers, Limits())
     assert len(packed) == 4 * len(numbers)
     assert similarity.unpack(packed) == numbers
@@ -95,23 +95,23 @@ def test_numbers_of_32_bits_come_back(numbers: list[float]) -> None:
     ],
     ids=["along", "across", "against", "from-nowhere", "to-nowhere", "half", "large", "small"],
 )
-def test_likeness_is_the_cosine_with_and_without_numpy(one: list[float], other: list[float], score: float) -> None:
+def test_similarity_is_the_cosine_with_and_without_numpy(one: list[float], other: list[float], score: float) -> None:
     query, rows = similarity.pack(one, Limits()), [similarity.pack(other, Limits())]
     assert similarity.cosines(query, rows) == pytest.approx([score])
     assert similarity._cosines_in_python(query, rows) == pytest.approx([score])
     assert similarity.cosines(query, []) == similarity._cosines_in_python(query, []) == []
 
 
-def test_equally_alike_memories_come_in_the_order_of_their_ids(acme: TenantHandle) -> None:
+def test_equally_similar_memories_are_ordered_by_id(acme: TenantHandle) -> None:
     acme.crew_memories.save([new(id, embedding=[1.0, 0.0]) for id in ("c", "a", "é", "b", "\x00")])
     assert ids(acme.crew_memories.search([2.0, 0.0])) == ["a", "b", "c", "é", "\x00"]
     assert ids(acme.crew_memories.search([2.0, 0.0], limit=2)) == ["a", "b"]
 
 
-def test_what_points_the_other_way_has_nothing_in_common_and_never_less(acme: TenantHandle) -> None:
+def test_the_score_of_an_opposite_embedding_is_zero(acme: TenantHandle) -> None:
     acme.crew_memories.save([new("against", embedding=[-1.0]), new("along", embedding=[1.0])])
-    found = acme.crew_memories.search([1.0])
-    assert [(each.memory.id, each.score) for each in found] == [("along", 1.0), ("against", 0.0)]
+    matches = acme.crew_memories.search([1.0])
+    assert [(match.memory.id, match.score) for match in matches] == [("along", 1.0), ("against", 0.0)]
     assert ids(acme.crew_memories.search([1.0], min_score=1e-9)) == ["along"]
     assert ids(acme.crew_memories.search([1.0], min_score=1)) == ["along"]
     assert acme.crew_memories.search([1.0], min_score=1.1) == []
@@ -141,7 +141,7 @@ def test_what_points_the_other_way_has_nothing_in_common_and_never_less(acme: Te
     ],
     ids=repr,
 )
-def test_a_search_that_makes_no_sense_is_refused(acme: TenantHandle, how: Any, error: type[Exception]) -> None:
+def test_invalid_search_arguments_are_refused(acme: TenantHandle, how: Any, error: type[Exception]) -> None:
     acme.crew_memories.save([new("a", embedding=[1.0])])
     with pytest.raises(error):
         acme.crew_memories.search([1.0], **how)
@@ -150,7 +150,7 @@ def test_a_search_that_makes_no_sense_is_refused(acme: TenantHandle, how: Any, e
 @pytest.mark.parametrize(
     "how", [{"limit": None}, {"limit": 0}, {"limit": "5"}, {"offset": None}, {"containing": 5}], ids=repr
 )
-def test_a_list_that_makes_no_sense_is_refused(acme: TenantHandle, how: Any) -> None:
+def test_invalid_list_arguments_are_refused(acme: TenantHandle, how: Any) -> None:
     with pytest.raises(InvalidInput):
         acme.crew_memories.list(**how)
 
@@ -161,23 +161,28 @@ PATHS = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/a b", "/a-b", "/a.b", "/a0", "/é
 
 
 @pytest.mark.parametrize("asked", [None, "", "/", "//", "a", "/a/", "/a/b", "/ab", "/é", "/\x00", "/nothing"], ids=repr)
-def test_a_scope_is_itself_and_what_is_below_it(acme: TenantHandle, asked: str | None) -> None:
+def test_a_scope_includes_itself_and_everything_below_it(acme: TenantHandle, asked: str | None) -> None:
     acme.crew_memories.save([new(path, scope=path, embedding=[1.0]) for path in PATHS])
     root = "/" + (asked or "").strip("/")
-    wanted = sorted(path for path in PATHS if root == "/" or path == root or path.startswith(f"{root}/"))
-    assert sorted(ids(acme.crew_memories.list(scope=asked))) == wanted
-    assert sorted(ids(acme.crew_memories.search([1.0], scope=asked, limit=50))) == wanted
-    assert sorted(each.scope for each in acme.crew_memories.scopes(scope=asked)) == wanted
-    assert acme.crew_memories.dimensions(scope=asked) == ({1: len(wanted)} if wanted else {})
-    assert acme.crew_memories.delete(scope=asked) == len(wanted)
-    assert sorted(ids(acme.crew_memories.list())) == sorted(set(PATHS) - set(wanted))
+    expected = sorted(path for path in PATHS if root == "/" or path == root or path.startswith(f"{root}/"))
+    assert sorted(ids(acme.crew_memories.list(scope=asked))) == expected
+    assert sorted(ids(acme.crew_memories.search([1.0], scope=asked, limit=50))) == expected
+    assert sorted(memory_scope.scope for memory_scope in acme.crew_memories.scopes(scope=asked)) == expected
+    assert acme.crew_memories.dimensions(scope=asked) == ({1: len(expected)} if expected else {})
+    assert acme.crew_memories.delete(scope=asked) == len(expected)
+    assert sorted(ids(acme.crew_memories.list())) == sorted(set(PATHS) - set(expected))
 
 
-def test_a_scope_says_how_many_there_are_and_when_the_first_and_the_last_was_made(acme: TenantHandle) -> None:
-    moments = [FIRST + timedelta(days=each) for each in (3, 1, 2)]
+def test_scopes_have_counts_and_the_oldest_and_newest_times(acme: TenantHandle) -> None:
+    moments = [FIRST + timedelta(days=day) for day in (3, 1, 2)]
     acme.crew_memories.save([new(str(n), scope="x", created_at=at) for n, at in enumerate(moments)])
-    (found,) = acme.crew_memories.scopes()
-    assert (found.scope, found.count, found.oldest_at, found.newest_at) == ("/x", 3, moments[1], moments[0])
+    (memory_scope,) = acme.crew_memories.scopes()
+    assert (memory_scope.scope, memory_scope.count, memory_scope.oldest_at, memory_scope.newest_at) == (
+        "/x",
+        3,
+        moments[1],
+        moments[0],
+    )
 
 
 # Categories and metadata
@@ -206,28 +211,28 @@ MEMORIES = [
 
 
 @pytest.mark.parametrize(("how", "fits"), CHOSEN, ids=[repr(how) for how, _ in CHOSEN])
-def test_memories_are_chosen_by_sameness_in_type_too(
+def test_filters_compare_values_and_their_types(
     acme: TenantHandle, how: dict[str, Any], fits: Callable[[CrewMemory], bool]
 ) -> None:
     acme.crew_memories.save(MEMORIES)
-    wanted = sorted(each.id for each in acme.crew_memories.list() if fits(each))
-    assert sorted(ids(acme.crew_memories.search([1.0], limit=50, **how))) == wanted
-    assert acme.crew_memories.delete(**how) == len(wanted)
+    expected = sorted(memory.id for memory in acme.crew_memories.list() if fits(memory))
+    assert sorted(ids(acme.crew_memories.search([1.0], limit=50, **how))) == expected
+    assert acme.crew_memories.delete(**how) == len(expected)
     assert acme.crew_memories.delete(**how) == 0
-    assert not set(ids(acme.crew_memories.list())) & set(wanted)
+    assert not set(ids(acme.crew_memories.list())) & set(expected)
 
 
-def test_a_category_counts_a_memory_once(acme: TenantHandle) -> None:
+def test_a_repeated_category_counts_a_memory_once(acme: TenantHandle) -> None:
     acme.crew_memories.save(MEMORIES)
     assert acme.crew_memories.categories() == {"\x00": 1, "fact": 2, "plan": 2}
     assert list(acme.crew_memories.categories()) == ["\x00", "fact", "plan"]
     assert acme.crew_memories.categories(scope="/nowhere") == {}
 
 
-# Forgetting
+# Deleting
 
 
-def test_ids_narrow_what_else_is_said_and_nobody_is_forgotten_for_an_empty_list(acme: TenantHandle) -> None:
+def test_ids_restrict_a_deletion_and_an_empty_list_deletes_nothing(acme: TenantHandle) -> None:
     acme.crew_memories.save(MEMORIES)
     assert acme.crew_memories.delete(ids=[]) == 0
     assert acme.crew_memories.delete(ids=["absent"]) == 0
@@ -249,7 +254,7 @@ def test_ids_narrow_what_else_is_said_and_nobody_is_forgotten_for_an_empty_list(
     ],
     ids=["the-first-itself", "a-microsecond-later", "without-a-zone", "elsewhere", "the-end", "the-beginning"],
 )
-def test_older_means_made_before_that_moment(acme: TenantHandle, older_than: datetime, left: list[str]) -> None:
+def test_older_than_compares_the_creation_time(acme: TenantHandle, older_than: datetime, left: list[str]) -> None:
     acme.crew_memories.save([new(str(n), created_at=FIRST + timedelta(days=n)) for n in range(3)])
     assert acme.crew_memories.delete(older_than=older_than) == 3 - len(left)
     assert sorted(ids(acme.crew_memories.list())) == left
@@ -262,17 +267,17 @@ def test_older_means_made_before_that_moment(acme: TenantHandle, older_than: dat
      {"categories": "fact"}, {"categories": [7]}, {"metadata": "x"}, {"user": 7}],
     ids=lambda how: repr(how)[:30],
 )  # fmt: skip
-def test_what_is_to_be_forgotten_must_be_said_clearly(acme: TenantHandle, how: Any) -> None:
+def test_invalid_deletion_arguments_are_refused(acme: TenantHandle, how: Any) -> None:
     acme.crew_memories.save([new("one")])
     with pytest.raises(InvalidInput):
         acme.crew_memories.delete(**how)
     assert ids(acme.crew_memories.list()) == ["one"]
 
 
-# Keeping
+# Saving
 
 
-def test_pages_by_offset_are_the_whole_list(acme: TenantHandle) -> None:
+def test_pages_by_offset_cover_the_whole_list(acme: TenantHandle) -> None:
     acme.crew_memories.save([new(f"{n:02}", created_at=FIRST + timedelta(hours=n // 3)) for n in range(10)])
     whole = ids(acme.crew_memories.list())
     assert whole == sorted(whole, reverse=True)
@@ -288,7 +293,7 @@ def test_pages_by_offset_are_the_whole_list(acme: TenantHandle) -> None:
      {"accessed_at": "now"}, {"created_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))}],
     ids=lambda values: repr(values)[:30],
 )  # fmt: skip
-def test_one_that_cannot_be_kept_keeps_all_others_out(acme: TenantHandle, values: dict[str, Any]) -> None:
+def test_one_invalid_memory_fails_the_whole_save(acme: TenantHandle, values: dict[str, Any]) -> None:
     bad = NewCrewMemory(**{"content": "x", "id": "bad", **values})
     with pytest.raises((InvalidInput, InvalidText)):
         acme.crew_memories.save([new("good"), bad])
@@ -296,15 +301,15 @@ def test_one_that_cannot_be_kept_keeps_all_others_out(acme: TenantHandle, values
 
 
 @pytest.mark.parametrize("importance", [0, 1, 0.0, 1.0, 0.1 + 0.2, 5e-324])
-def test_importance_is_any_number_from_nothing_to_everything(acme: TenantHandle, importance: float) -> None:
+def test_importance_is_a_number_from_zero_to_one(acme: TenantHandle, importance: float) -> None:
     acme.crew_memories.save([new("a", importance=importance)])
-    found = acme.crew_memories.find("a")
-    assert found is not None
-    assert (found.importance, type(found.importance)) == (importance, float)
+    memory = acme.crew_memories.find("a")
+    assert memory is not None
+    assert (memory.importance, type(memory.importance)) == (importance, float)
 
 
 @pytest.mark.parametrize("id", ["\x00", "\ud800", "é", "\U0010f801", "'"], ids=repr)
-def test_whatever_its_id_is_a_memory_is_touched_and_forgotten_by_it(acme: TenantHandle, id: str) -> None:
+def test_any_id_can_be_touched_and_deleted(acme: TenantHandle, id: str) -> None:
     acme.crew_memories.save([new(id, categories=["x"]), new("other")])
     assert acme.crew_memories.touch([id]) == 1
     assert acme.crew_memories.delete(ids=[id], categories=["x"]) == 1
@@ -313,24 +318,24 @@ def test_whatever_its_id_is_a_memory_is_touched_and_forgotten_by_it(acme: Tenant
     assert ids(acme.crew_memories.list()) == ["other"]
 
 
-def test_touching_moves_only_the_moment_of_use_of_those_that_are_there(acme: TenantHandle) -> None:
+def test_touch_changes_only_the_access_time_of_existing_memories(acme: TenantHandle) -> None:
     acme.crew_memories.save([new("a"), new("b")])
     before = acme.crew_memories.find("b")
     CLOCK.advance(5)
     assert acme.crew_memories.touch(["a", "a", "absent"]) == 1
     assert acme.crew_memories.touch([]) == 0
-    assert acme.crew_memories.touch(["a"], user="somebody") == 0
-    found = acme.crew_memories.find("a")
-    assert found is not None
-    assert found.accessed_at == from_us(CLOCK.now_us())
-    assert found.created_at < found.accessed_at
+    assert acme.crew_memories.touch(["a"], user="another") == 0
+    memory = acme.crew_memories.find("a")
+    assert memory is not None
+    assert memory.accessed_at == from_us(CLOCK.now_us())
+    assert memory.created_at < memory.accessed_at
     assert acme.crew_memories.find("b") == before
     with raises(InvalidInput, field="ids"):
         acme.crew_memories.touch("a")
 
 
-def test_the_last_of_two_with_one_id_in_one_call_is_kept(acme: TenantHandle) -> None:
+def test_the_last_of_two_memories_with_one_id_is_saved(acme: TenantHandle) -> None:
     assert acme.crew_memories.save([new("a", content="first"), new("a", content="last")]) == ["a", "a"]
-    (found,) = acme.crew_memories.list()
-    assert found.content == "last"
+    (memory,) = acme.crew_memories.list()
+    assert memory.content == "last"
     assert acme.crew_memories.save([]) == []

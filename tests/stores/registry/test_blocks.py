@@ -1,4 +1,4 @@
-"""Core blocks of agents at their edges: what changes a version, what changes nothing, and what is refused."""
+"""Core blocks of agents: versions, limits and refused arguments."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def opened() -> Iterator[Holdfast]:
 
 @pytest.fixture
 def acme(opened: Holdfast, request: pytest.FixtureRequest) -> TenantHandle:
-    """A tenant of the test's own."""
+    """Return a new tenant for each test."""
     return opened.tenant(request.node.name[:200])
 
 
 @pytest.fixture
 def ada(acme: TenantHandle) -> TenantHandle:
-    """The same, with one agent."""
+    """Return a new tenant with one agent."""
     acme.agents.create(NewAgent("Ada", id="ada"))
     return acme
 
 
 def labels(blocks: Any) -> list[tuple[str, str, int]]:
-    return [(each.label, each.value, each.version) for each in blocks]
+    return [(block.label, block.value, block.version) for block in blocks]
 
 
 @pytest.mark.parametrize("wrong", ["", "ab", b"", {}, 7, None, [NewBlock(label="a"), "b"]], ids=repr)
-def test_what_is_no_list_of_blocks_removes_none(ada: TenantHandle, wrong: Any) -> None:
+def test_an_invalid_list_of_blocks_changes_nothing(ada: TenantHandle, wrong: Any) -> None:
     ada.blocks.set("ada", "persona", "kind")
     with raises(InvalidInput, field="blocks"):
         ada.blocks.save("ada", wrong)
@@ -52,26 +52,26 @@ def test_what_is_no_list_of_blocks_removes_none(ada: TenantHandle, wrong: Any) -
     assert labels(ada.blocks.list("ada")) == [("persona", "kind", 1)]
 
 
-def test_a_save_orders_keeps_changes_and_removes(ada: TenantHandle) -> None:
-    ada.blocks.save("ada", [NewBlock(label=each, value=each) for each in "abc"])
+def test_a_save_orders_updates_and_removes_blocks(ada: TenantHandle) -> None:
+    ada.blocks.save("ada", [NewBlock(label=name, value=name) for name in "abc"])
     ada.blocks.save("ada", [NewBlock(label="c", value="C"), NewBlock(label="a", value="a")])
     assert labels(ada.blocks.list("ada")) == [("c", "C", 2), ("a", "a", 1)]
     assert ada.blocks.save("ada", ()) == []
     assert ada.blocks.list("ada") == []
 
 
-def test_what_is_expected_may_come_in_any_order_but_must_be_all(ada: TenantHandle) -> None:
-    there = ada.blocks.save("ada", [NewBlock(label="a"), NewBlock(label="b")])
-    for wrong in ([], there[:1], [*there, there[0]]):
+def test_expected_blocks_may_be_in_any_order_but_must_be_complete(ada: TenantHandle) -> None:
+    blocks = ada.blocks.save("ada", [NewBlock(label="a"), NewBlock(label="b")])
+    for wrong in ([], blocks[:1], [*blocks, blocks[0]]):
         with pytest.raises(Conflict, match="agent 'ada'"):
             ada.blocks.save("ada", [NewBlock(label="z")], expected=wrong)
-    assert labels(ada.blocks.save("ada", [NewBlock(label="z")], expected=[*reversed(there)])) == [("z", "", 1)]
+    assert labels(ada.blocks.save("ada", [NewBlock(label="z")], expected=[*reversed(blocks)])) == [("z", "", 1)]
     with pytest.raises(Conflict):
-        ada.blocks.save("ada", [], expected=there)
+        ada.blocks.save("ada", [], expected=blocks)
 
 
 @pytest.mark.parametrize("changes", [{"value": "new"}, {"description": "new"}, {"limit_bytes": 30}], ids=repr)
-def test_a_block_changes_with_any_of_its_parts(ada: TenantHandle, changes: dict[str, Any]) -> None:
+def test_a_change_of_any_field_increases_the_version(ada: TenantHandle, changes: dict[str, Any]) -> None:
     first = ada.blocks.set("ada", "a", "old", description="d", limit_bytes=20)
     again = ada.blocks.set("ada", "a", **{"value": "old", **changes})
     assert again.version == 2
@@ -83,7 +83,7 @@ def test_a_block_changes_with_any_of_its_parts(ada: TenantHandle, changes: dict[
     assert ada.blocks.set("ada", "a", **{"value": "old", **changes}) == again
 
 
-def test_version_nothing_means_that_it_must_not_be_there(ada: TenantHandle) -> None:
+def test_version_zero_requires_that_the_block_does_not_exist(ada: TenantHandle) -> None:
     assert ada.blocks.set("ada", "a", "first", version=0).version == 1
     for version in (0, 2, -1):
         with pytest.raises(Conflict, match="block 'a' of agent 'ada' has version 1"):
@@ -92,12 +92,12 @@ def test_version_nothing_means_that_it_must_not_be_there(ada: TenantHandle) -> N
         ada.blocks.delete("ada", "a", version=2)
     ada.blocks.delete("ada", "a", version=1)
     assert ada.blocks.find("ada", "a") is None
-    for gone in (ada.blocks.get, ada.blocks.delete):
+    for call in (ada.blocks.get, ada.blocks.delete):
         with raises(NotFound, noun="block", key="a"):
-            gone("ada", "a")
+            call("ada", "a")
 
 
-def test_an_empty_block_has_no_separator_before_what_is_appended(ada: TenantHandle) -> None:
+def test_an_append_to_an_empty_block_adds_no_separator(ada: TenantHandle) -> None:
     assert ada.blocks.append("ada", "a", "").value == ""
     assert ada.blocks.append("ada", "a", "one").value == "one"
     assert ada.blocks.append("ada", "a", "two", separator="").value == "onetwo"
@@ -107,7 +107,7 @@ def test_an_empty_block_has_no_separator_before_what_is_appended(ada: TenantHand
             ada.blocks.append("ada", "a", **wrong)  # type: ignore[arg-type]
 
 
-def test_a_block_that_was_made_smaller_than_it_is_stays_as_it_was(ada: TenantHandle) -> None:
+def test_a_limit_below_the_size_of_a_block_is_refused(ada: TenantHandle) -> None:
     made = ada.blocks.set("ada", "a", "é" * 10)
     with raises(LimitExceeded, field="value", limit="limit_bytes", maximum=19):
         ada.blocks.set("ada", "a", "é" * 10, limit_bytes=19)
@@ -115,7 +115,7 @@ def test_a_block_that_was_made_smaller_than_it_is_stays_as_it_was(ada: TenantHan
     assert ada.blocks.set("ada", "a", "é" * 10, limit_bytes=20).limit_bytes == 20
 
 
-def test_as_many_blocks_as_the_limit_and_the_oldest_may_still_change(ada: TenantHandle) -> None:
+def test_at_the_limit_of_blocks_existing_ones_can_still_change(ada: TenantHandle) -> None:
     for label in "abc":
         ada.blocks.append("ada", label, "x")
     for call in (ada.blocks.append, ada.blocks.set):
@@ -130,14 +130,14 @@ operations = st.lists(
 )
 
 
-@given(done=operations)
+@given(actions=operations)
 @settings(max_examples=25)
-def test_blocks_do_what_a_dictionary_would(opened: Holdfast, done: list[tuple[str, str, str]]) -> None:
+def test_blocks_behave_like_a_dictionary(opened: Holdfast, actions: list[tuple[str, str, str]]) -> None:
     acme = opened.tenant("model")
     acme.agents.upsert(NewAgent("Ada", id="ada"))
     acme.blocks.save("ada", [])
     model: dict[str, str] = {}
-    for what, label, value in done:
+    for what, label, value in actions:
         if what == "set":
             model[label] = value
             acme.blocks.set("ada", label, value)
@@ -147,10 +147,10 @@ def test_blocks_do_what_a_dictionary_would(opened: Holdfast, done: list[tuple[st
         elif label in model:
             del model[label]
             acme.blocks.delete("ada", label)
-    assert {each.label: each.value for each in acme.blocks.list("ada")} == model
+    assert {block.label: block.value for block in acme.blocks.list("ada")} == model
 
 
-def test_a_block_knows_whose_it_is(ada: TenantHandle) -> None:
+def test_a_block_has_the_id_of_its_agent(ada: TenantHandle) -> None:
     made = ada.blocks.set("ada", "\ud800", "\x00")
     assert isinstance(made, Block)
     assert (made.agent, made.label, made.value) == ("ada", "\ud800", "\x00")

@@ -1,4 +1,4 @@
-"""Buffered sessions when answers are lost, calls are run twice, and tasks meet: nothing is doubled, nothing is forgotten."""
+"""Buffered sessions with lost answers, repeated calls and concurrent tasks: nothing is duplicated or lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast.types import AsyncBufferedSession, BufferedSession
 
 
 class Undone(Exception):
-    """What makes a savepoint forget."""
+    """Rolls back a savepoint."""
 
 
 class Unreliable:
-    """An engine whose answers get lost: ``losses`` says what becomes of the next writes."""
+    """An engine that loses answers: ``losses`` lists the outcomes of the next writes."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.losses = engine, []
@@ -48,7 +48,7 @@ class Unreliable:
 
 
 async def _twice(call: Any, connection: Connection) -> Any:
-    """As after a deadlock: the first time is undone."""
+    """Run a call twice, as after a deadlock: the first run is rolled back."""
     try:
         async with connection.savepoint():
             await call(connection)
@@ -58,7 +58,7 @@ async def _twice(call: Any, connection: Connection) -> Any:
 
 
 class World:
-    """A tenant on an engine that loses answers, and the same tenant as others see it."""
+    """A tenant on an engine that loses answers, and a second handle for the same tenant."""
 
     def __init__(self, hf: Holdfast) -> None:
         self.engine = Unreliable(hf._engine)
@@ -69,7 +69,7 @@ class World:
         return texts(self.others.messages.list(buffer.id))
 
     def agrees(self, buffer: BufferedSession) -> None:
-        """What is stored is what the buffer shows."""
+        """Check that the stored session equals the buffer."""
         assert [*self.others.messages.list(buffer.id)] == buffer.history()
         fresh = TenantHandle(self.engine._engine, self.others._scope).sessions.buffered(buffer.key)
         assert (fresh.state, fresh.metadata, fresh.agent) == (buffer.state, buffer.metadata, buffer.agent)
@@ -88,9 +88,9 @@ def world() -> Iterator[World]:
         yield World(hf)
 
 
-def add(buffer: Any, *said: str) -> None:
-    for each in said:
-        buffer.add_message(role="user", content=each, token_count=1)
+def add(buffer: Any, *contents: str) -> None:
+    for content in contents:
+        buffer.add_message(role="user", content=content, token_count=1)
 
 
 LOSSES = ["before", "after", "unavailable", "interrupted"]
@@ -105,7 +105,7 @@ def lose(world: World, buffer: BufferedSession, loss: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("new", [True, False])
-def test_a_save_is_repeated_without_doubling(world: World, loss: str, new: bool) -> None:
+def test_a_repeated_save_writes_nothing_twice(world: World, loss: str, new: bool) -> None:
     buffer = world.handle.sessions.buffered("k")
     if not new:
         add(buffer, "0")
@@ -124,7 +124,7 @@ def test_a_save_is_repeated_without_doubling(world: World, loss: str, new: bool)
 
 @pytest.mark.parametrize("first", LOSSES)
 @pytest.mark.parametrize("second", LOSSES)
-def test_what_is_added_between_lost_answers_is_saved_once(world: World, first: str, second: str) -> None:
+def test_messages_added_between_lost_answers_are_saved_once(world: World, first: str, second: str) -> None:
     buffer = world.handle.sessions.buffered("k")
     add(buffer, "a")
     lose(world, buffer, first)
@@ -138,7 +138,7 @@ def test_what_is_added_between_lost_answers_is_saved_once(world: World, first: s
 
 
 @pytest.mark.parametrize("loss", ["before", "after"])
-def test_somebody_else_after_a_lost_answer_is_a_conflict(world: World, loss: str) -> None:
+def test_another_writer_after_a_lost_answer_is_a_conflict(world: World, loss: str) -> None:
     buffer = world.handle.sessions.buffered("k")
     add(buffer, "0")
     buffer.save()
@@ -157,8 +157,8 @@ def test_somebody_else_after_a_lost_answer_is_a_conflict(world: World, loss: str
     world.agrees(buffer)
 
 
-def test_a_change_of_others_that_only_a_count_tells_is_a_conflict_too(world: World) -> None:
-    """The save that was lost is found, but what it left is no longer as it was."""
+def test_a_change_that_only_a_count_shows_is_a_conflict(world: World) -> None:
+    """The lost save is found, but its session was changed afterwards."""
     buffer = world.handle.sessions.buffered("k")
     add(buffer, "a", "b")
     lose(world, buffer, "after")
@@ -176,10 +176,10 @@ def test_a_truncation_whose_answer_was_lost(world: World, loss: str) -> None:
     add(buffer, "4")
     lose(world, buffer, loss)
     add(buffer, "5")
-    shown = buffer.history()
+    history = buffer.history()
     buffer.save()
     assert world.stored(buffer) == ["2", "3", "4", "5"]
-    assert buffer.history() == shown
+    assert buffer.history() == history
     world.agrees(buffer)
     assert len(world.others.branches.list(buffer.id)) == 2
 
@@ -202,10 +202,10 @@ def test_a_call_that_is_run_again_writes_the_same(world: World) -> None:
     buffer.save()
     world.agrees(buffer)
     buffer.set_history([NewMessage(role="user", content="new"), *buffer.history()[1:]])
-    shown = buffer.history()
+    history = buffer.history()
     world.engine.losses.append("twice")
     buffer.save()
-    assert buffer.history() == shown
+    assert buffer.history() == history
     world.agrees(buffer)
 
 
@@ -225,38 +225,38 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_whatever_is_done_and_lost_the_last_save_stores_what_is_shown(steps: list[tuple[str, Any]]) -> None:
+def test_after_any_actions_and_losses_the_last_save_stores_the_history(steps: list[tuple[str, Any]]) -> None:
     with Holdfast(":memory:", clock=FixedClock(), ids=SeededIds()) as hf:
         world = World(hf)
         buffer = world.handle.sessions.buffered("k")
-        said: list[str] = []
+        expected: list[str] = []
         tokens = number = 0
         for what, how in steps:
             if what == "add":
-                new = [str(number + each) for each in range(how)]
+                new = [str(number + index) for index in range(how)]
                 number += how
                 add(buffer, *new)
-                said += new
+                expected += new
             elif what == "truncate":
                 buffer.truncate_history(how)
-                said = said[-how:] if how > 0 else []
+                expected = expected[-how:] if how > 0 else []
             elif what == "keep":
-                there = buffer.history()
-                buffer.set_history([there[each] for each in how if each < len(there)])
-                said = [said[each] for each in how if each < len(said)]
+                history = buffer.history()
+                buffer.set_history([history[index] for index in how if index < len(history)])
+                expected = [expected[index] for index in how if index < len(expected)]
             elif what == "insert":
-                place = min(how, len(said))
-                there = buffer.history()
+                place = min(how, len(expected))
+                history = buffer.history()
                 buffer.set_history(
-                    [*there[:place], NewMessage(role="user", content="in", token_count=1), *there[place:]]
+                    [*history[:place], NewMessage(role="user", content="in", token_count=1), *history[place:]]
                 )
-                said.insert(place, "in")
+                expected.insert(place, "in")
             elif what == "tokens":
                 buffer.accumulate_tokens(input_tokens=how)
                 tokens += how
             elif what == "reset":
                 buffer.reset()
-                said = []
+                expected = []
             elif how in (None, "twice"):
                 world.engine.losses = [how]
                 buffer.save()
@@ -264,34 +264,34 @@ def test_whatever_is_done_and_lost_the_last_save_stores_what_is_shown(steps: lis
             else:
                 world.engine.losses = [how]
                 with suppress(OutcomeUnknown, Unavailable, KeyboardInterrupt):
-                    buffer.save()  # where nothing was changed, nothing is asked
+                    buffer.save()  # a save without changes runs no query
                 world.engine.losses = []
-            assert texts(buffer.history()) == said
+            assert texts(buffer.history()) == expected
         buffer.save()
         world.agrees(buffer)
-        assert (world.stored(buffer), buffer.state.input_tokens) == (said, tokens)
+        assert (world.stored(buffer), buffer.state.input_tokens) == (expected, tokens)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True).map(sorted), st.data())
-def test_an_arrangement_keeps_the_order_and_copies_the_rest(stored: list[int], data: st.DataObject) -> None:
+def test_arrange_keeps_the_longest_prefix_and_copies_the_rest(stored_items: list[int], data: st.DataObject) -> None:
     class Item:
         def __init__(self, id: str) -> None:
             self.id = id
 
-    items: Any = tuple(Item(str(number)) for number in stored)
+    items: Any = tuple(Item(str(number)) for number in stored_items)
     choice = st.lists(st.sampled_from(items), max_size=9)
-    wanted: Any = tuple(data.draw(choice))
-    kept, whole = arrange(items, wanted, lambda item: Item(f"copy of {item.id}"))  # type: ignore[arg-type, return-value]
-    assert whole[: len(kept)] == kept == wanted[: len(kept)]
-    assert [item.id for item in whole[len(kept) :]] == [f"copy of {item.id}" for item in wanted[len(kept) :]]
+    target_items: Any = tuple(data.draw(choice))
+    kept, whole = arrange(items, target_items, lambda item: Item(f"copy of {item.id}"))  # type: ignore[arg-type, return-value]
+    assert whole[: len(kept)] == kept == target_items[: len(kept)]
+    assert [item.id for item in whole[len(kept) :]] == [f"copy of {item.id}" for item in target_items[len(kept) :]]
     order = [items.index(item) for item in kept]
     assert order == sorted(set(order))
-    if len(kept) < len(wanted):
-        assert items.index(wanted[len(kept)]) <= max(order, default=-1), "more could have been kept"
+    if len(kept) < len(target_items):
+        assert items.index(target_items[len(kept)]) <= max(order, default=-1), "a longer prefix could have been kept"
 
 
 class Gated:
-    """An engine whose writes wait until they are let through."""
+    """An engine whose writes wait for a gate."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.arrived, self.gate = engine, asyncio.Event(), asyncio.Event()
@@ -305,7 +305,7 @@ class Gated:
         return await self._engine.write(call)
 
 
-def test_messages_may_be_added_while_a_save_is_under_way_and_nothing_else() -> None:
+def test_only_messages_may_be_added_during_a_save() -> None:
     async def story() -> None:
         async with AsyncHoldfast(":memory:", clock=FixedClock(), ids=SeededIds()) as hf:
             engine = Gated(hf._engine)
@@ -358,7 +358,7 @@ def test_a_save_that_was_cancelled_can_be_repeated() -> None:
     asyncio.run(story())
 
 
-def test_two_who_ask_at_once_get_the_same_buffer() -> None:
+def test_concurrent_opens_return_the_same_buffer() -> None:
     async def story() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
@@ -368,10 +368,10 @@ def test_two_who_ask_at_once_get_the_same_buffer() -> None:
     asyncio.run(story())
 
 
-def test_nothing_is_read_for_a_buffer_that_is_kept(world: World) -> None:
+def test_a_kept_buffer_is_not_read_again(world: World) -> None:
     class Silent(Unreliable):
         async def read(self, call: Any) -> Any:
-            raise AssertionError("it was read again")
+            raise AssertionError("the database was read")
 
     buffer = world.handle.sessions.buffered("k")
     engine = Silent(world.engine._engine)
@@ -380,11 +380,11 @@ def test_nothing_is_read_for_a_buffer_that_is_kept(world: World) -> None:
     buffer.save()
     assert world.handle.sessions.buffered("k", agent="new") is buffer
     assert buffer.agent == "new"
-    with pytest.raises(AssertionError, match="read again"):
+    with pytest.raises(AssertionError, match="database was read"):
         world.handle.sessions.buffered("other")
 
 
-def test_the_buffers_of_a_handle_take_no_more_room_than_the_limit() -> None:
+def test_a_handle_keeps_no_more_buffers_than_the_limit() -> None:
     with Holdfast(":memory:", limits=Limits(buffered_sessions=5)) as hf:
         acme = hf.tenant("acme")
         for number in range(50):
@@ -399,13 +399,13 @@ def test_the_buffers_of_a_handle_take_no_more_room_than_the_limit() -> None:
         assert len(acme.sessions._async._buffers._kept) <= 5
 
 
-def test_a_buffer_says_what_it_is(world: World) -> None:
+def test_the_repr_of_a_buffer(world: World) -> None:
     buffer = world.handle.sessions.buffered("k", user="ada")
     assert repr(buffer) == "<BufferedSession 'k' of 'ada', 0 messages>"
     add(buffer, "x")
     assert repr(buffer) == "<BufferedSession 'k' of 'ada', 1 messages, unsaved changes>"
 
 
-def test_the_loss_window_is_stated_where_people_look() -> None:
+def test_the_docstrings_state_that_unsaved_changes_can_be_lost() -> None:
     for kind in (BufferedSession, AsyncBufferedSession):
         assert "Unsaved changes are lost if the process ends" in (kind.__doc__ or "")

@@ -1,4 +1,4 @@
-"""What agents remember: how alike things are, how long they stay, what is refused."""
+"""Agent memories: similarity, expiry, and refused arguments."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ clock, opened, hf, acme = fixtures(LIMITS)
 
 
 def new(content: str, *embedding: float, **more: Any) -> NewAgentMemory:
-    """Something to remember."""
+    """Return a memory to add."""
     return NewAgentMemory(content=content, embedding=embedding or (1.0, 0.0), **more)
 
 
 def found(acme: TenantHandle, *embedding: float, **more: Any) -> list[str]:
-    """What the agent ``a`` finds."""
-    return [each.memory.content for each in acme.agent_memories.search(embedding, agent="a", **more)]
+    """Return the contents that a search of agent ``a`` finds."""
+    return [match.memory.content for match in acme.agent_memories.search(embedding, agent="a", **more)]
 
 
 def kept(acme: TenantHandle, **more: Any) -> list[str]:
-    """What the agent ``a`` remembers."""
-    return [each.content for each in acme.agent_memories.list(agent="a", **more)]
+    """Return the contents of the memories of agent ``a``."""
+    return [memory.content for memory in acme.agent_memories.list(agent="a", **more)]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_is_remembered_by_and_about_anybody(acme: TenantHandle, text: str) -> None:
-    name = text or "somebody"
+def test_any_text_is_stored_for_any_agent_and_user(acme: TenantHandle, text: str) -> None:
+    name = text or "name"
     (id,) = acme.agent_memories.add([new(text, 1, metadata={"k": text})], agent=name, user=name)
     (one,) = acme.agent_memories.search([1], agent=name, user=name)
     assert (one.memory.id, one.memory.content, one.memory.metadata) == (id, text, {"k": text})
@@ -48,9 +48,9 @@ def test_any_text_is_remembered_by_and_about_anybody(acme: TenantHandle, text: s
     assert acme.agent_memories.delete(agent=name, user=name) == 1
 
 
-def test_ids_come_in_the_order_of_what_was_added_and_nothing_makes_none(acme: TenantHandle) -> None:
-    ids = acme.agent_memories.add([new(each) for each in "abc"], agent="a")
-    by_id = {each.id: each.content for each in acme.agent_memories.list(agent="a")}
+def test_ids_are_returned_in_order_and_an_empty_list_adds_nothing(acme: TenantHandle) -> None:
+    ids = acme.agent_memories.add([new(name) for name in "abc"], agent="a")
+    by_id = {memory.id: memory.content for memory in acme.agent_memories.list(agent="a")}
     assert [by_id[id] for id in ids] == ["a", "b", "c"]
     assert acme.agent_memories.add([], agent="a") == []
     assert len(kept(acme)) == 3
@@ -76,7 +76,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize(("wrong", "error", "words"), REFUSED)
-def test_one_that_is_refused_keeps_the_others_from_being_added(
+def test_one_invalid_memory_fails_the_whole_call(
     acme: TenantHandle, wrong: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -84,7 +84,7 @@ def test_one_that_is_refused_keeps_the_others_from_being_added(
     assert kept(acme) == []
 
 
-def test_limits_allow_exactly_their_number(acme: TenantHandle) -> None:
+def test_limits_are_inclusive(acme: TenantHandle) -> None:
     with raises(LimitExceeded, limit="batch_rows", maximum=6):
         acme.agent_memories.add([new("x")] * 7, agent="a")
     acme.agent_memories.add([new("x" * 50, 1, 1, 1, 1)] * 5, agent="a")
@@ -111,25 +111,23 @@ def test_limits_allow_exactly_their_number(acme: TenantHandle) -> None:
         ({"embedding": [1] * 5}, "embedding_floats"),
     ],
 )
-def test_what_is_no_search_is_refused_and_counts_nothing_as_used(
+def test_an_invalid_search_is_refused_and_counts_no_access(
     acme: TenantHandle, wrong: dict[str, Any], words: str
 ) -> None:
     acme.agent_memories.add([new("tea")], agent="a")
     asked: dict[str, Any] = {"embedding": [1, 0], "agent": "a", "limit": 4, **wrong}
     with pytest.raises(InvalidInput, match=words):
         acme.agent_memories.search(asked.pop("embedding"), **asked)
-    assert [each.access_count for each in acme.agent_memories.list(agent="a")] == [0]
+    assert [memory.access_count for memory in acme.agent_memories.list(agent="a")] == [0]
 
 
-def test_only_what_has_as_many_dimensions_is_compared(acme: TenantHandle) -> None:
+def test_only_embeddings_of_the_same_size_are_compared(acme: TenantHandle) -> None:
     acme.agent_memories.add([new("one", 1), new("two", 1, 0), new("three", 1, 0, 0)], agent="a")
     assert (found(acme, 1), found(acme, 1, 0), found(acme, 1, 0, 0)) == (["one"], ["two"], ["three"])
     assert (found(acme, 1, 0, 0, 0), found(acme)) == ([], [])
 
 
-def test_what_is_found_is_the_same_however_many_are_compared_at_a_time(
-    acme: TenantHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_do_not_depend_on_the_slice_size(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     angles = {"e": 0.9, "a": 0.1, "d": 0.7, "b": 0.3, "c": 0.5}
     acme.agent_memories.add([new(name, math.cos(at), math.sin(at)) for name, at in angles.items()], agent="a")
     for part in (1, 2, 5, 6, 1_000):
@@ -139,26 +137,26 @@ def test_what_is_found_is_the_same_however_many_are_compared_at_a_time(
         assert found(acme, 1, 0, limit=4, min_score=math.cos(0.4)) == ["a", "b"]
 
 
-def test_of_what_is_equally_alike_the_older_comes_first(acme: TenantHandle) -> None:
-    acme.agent_memories.add([new(each, 2, 0) for each in "abcd"], agent="a")
+def test_of_equally_similar_memories_the_older_comes_first(acme: TenantHandle) -> None:
+    acme.agent_memories.add([new(name, 2, 0) for name in "abcd"], agent="a")
     assert found(acme, 1, 0, limit=3) == ["a", "b", "c"]
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=1, max_size=5), st.integers(1, 4))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_search_is_what_sorting_by_the_angle_gives(acme: TenantHandle, vectors: list[list[int]], limit: int) -> None:
+def test_a_search_equals_sorting_by_cosine(acme: TenantHandle, vectors: list[list[int]], limit: int) -> None:
     def cosine(vector: list[int]) -> float:
         length = math.hypot(*vector) * math.hypot(3, 4)
         return (3 * vector[0] + 4 * vector[1]) / length if length else 0.0
 
     acme.agent_memories.delete(agent="a")
-    acme.agent_memories.add([new("", *each) for each in vectors], agent="a")
-    scores = [each.score for each in acme.agent_memories.search([3, 4], agent="a", limit=limit, min_score=-1)]
+    acme.agent_memories.add([new("", *vector) for vector in vectors], agent="a")
+    scores = [match.score for match in acme.agent_memories.search([3, 4], agent="a", limit=limit, min_score=-1)]
     assert scores == pytest.approx(sorted(map(cosine, vectors), reverse=True)[:limit])
 
 
 @pytest.mark.parametrize(("ttl", "days"), [(None, TTL_DAYS), (0, TTL_DAYS), (-7, TTL_DAYS), (1, 1), (36_500, 36_500)])
-def test_a_memory_ends_with_its_last_microsecond(
+def test_a_memory_expires_after_its_last_microsecond(
     acme: TenantHandle, clock: FixedClock, ttl: int | None, days: int
 ) -> None:
     acme.agent_memories.add([new("tea", ttl_days=ttl)], agent="a")
@@ -170,7 +168,7 @@ def test_a_memory_ends_with_its_last_microsecond(
 
 
 @pytest.mark.parametrize(("searches", "stays"), [(POPULAR - 1, False), (POPULAR, True), (POPULAR + 1, True)])
-def test_what_was_found_often_enough_stays_for_another_while(
+def test_a_memory_that_was_found_often_is_extended(
     acme: TenantHandle, clock: FixedClock, searches: int, stays: bool
 ) -> None:
     acme.agent_memories.add([new("tea", ttl_days=1)], agent="a")
@@ -181,13 +179,13 @@ def test_what_was_found_often_enough_stays_for_another_while(
     pruned = acme.agent_memories.prune()
     assert (pruned.extended, pruned.removed) == (int(stays), int(not stays))
     again = acme.agent_memories.prune()
-    assert (again.extended, again.removed) == (0, 0), "what was done is done"
-    assert [(each.access_count, each.expires_at) for each in acme.agent_memories.list(agent="a")] == (
+    assert (again.extended, again.removed) == (0, 0), "a second prune changes nothing"
+    assert [(memory.access_count, memory.expires_at) for memory in acme.agent_memories.list(agent="a")] == (
         [(0, from_us(clock.now_us()) + timedelta(days=TTL_DAYS))] if stays else []
     )
 
 
-def test_adding_removes_what_has_expired_of_the_same_agent_and_user_only(
+def test_adding_removes_only_expired_memories_of_the_same_agent_and_user(
     hf: Place, acme: TenantHandle, clock: FixedClock
 ) -> None:
     places: list[tuple[TenantHandle, str, str | None]] = [
@@ -200,12 +198,12 @@ def test_adding_removes_what_has_expired_of_the_same_agent_and_user_only(
         tenant.agent_memories.add([new("old", ttl_days=1)], agent=agent, user=user)
     clock.advance(DAY)
     acme.agent_memories.add([new("new")], agent="a")
-    assert acme.agent_memories.prune().removed == 2, "those of the other user and the other agent"
+    assert acme.agent_memories.prune().removed == 2, "the expired ones of the other user and the other agent"
     assert hf.tenant("zenith").agent_memories.prune().removed == 1
     assert kept(acme) == ["new"]
 
 
-def test_pruning_by_a_moment_goes_by_that_moment(acme: TenantHandle, clock: FixedClock) -> None:
+def test_prune_uses_the_given_time(acme: TenantHandle, clock: FixedClock) -> None:
     begin = from_us(clock.now_us())
     acme.agent_memories.add([new("short", ttl_days=1), new("long", ttl_days=3)], agent="a")
     assert acme.agent_memories.prune(by=begin).removed == 0
@@ -217,7 +215,7 @@ def test_pruning_by_a_moment_goes_by_that_moment(acme: TenantHandle, clock: Fixe
             acme.agent_memories.prune(by=wrong)
 
 
-def test_what_one_place_forgets_the_others_keep(hf: Place, acme: TenantHandle) -> None:
+def test_deleting_leaves_other_tenants_agents_and_users_unchanged(hf: Place, acme: TenantHandle) -> None:
     zenith = hf.tenant("zenith")
     for tenant, agent, user in ((acme, "a", "ada"), (acme, "a", None), (acme, "b", "ada"), (zenith, "a", "ada")):
         tenant.agent_memories.add([new("tea")] * 2, agent=agent, user=user)

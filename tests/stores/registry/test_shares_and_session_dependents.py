@@ -1,4 +1,4 @@
-"""Links, and what lives under a session's key: every limit, refusal and edge."""
+"""Shares of sessions, and the rows that depend on a session: limits, refusals, deletion and restore."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.clock import from_us
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
+from tests.errors import raises
 from tests.stores.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, text_bytes=100, content_bytes=200, tools=3, embedding_floats=4)
@@ -37,8 +38,8 @@ def token(number: int) -> str:
     return f"{number:016d}"
 
 
-@pytest.mark.parametrize("text", [each * 16 for each in TEXTS] + ["x" * 255])
-def test_a_token_is_any_text_that_is_long_enough(acme: TenantHandle, text: str) -> None:
+@pytest.mark.parametrize("text", [text * 16 for text in TEXTS] + ["x" * 255])
+def test_any_text_that_is_long_enough_can_be_a_token(acme: TenantHandle, text: str) -> None:
     session = acme.sessions.create(key="s", user="ada")
     made = acme.session_shares.create(session.id, token=text, shows_token=True)
     assert made.token == text
@@ -48,14 +49,14 @@ def test_a_token_is_any_text_that_is_long_enough(acme: TenantHandle, text: str) 
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 15, 7, None, b"x" * 16])
-def test_a_token_that_could_be_guessed_or_is_none_is_refused(acme: TenantHandle, wrong: Any) -> None:
+def test_a_short_or_invalid_token_is_refused(acme: TenantHandle, wrong: Any) -> None:
     session = acme.sessions.create(key="s")
     with pytest.raises(InvalidInput, match="token"):
         acme.session_shares.create(session.id, token=wrong)
     assert acme.session_shares.list(session.id) == []
 
 
-def test_a_token_over_the_limit_is_refused_wherever_it_comes(acme: TenantHandle) -> None:
+def test_a_token_over_the_limit_is_refused_by_every_call(acme: TenantHandle) -> None:
     session = acme.sessions.create(key="s")
     for call in (
         lambda: acme.session_shares.create(session.id, token="x" * 256),
@@ -67,7 +68,7 @@ def test_a_token_over_the_limit_is_refused_wherever_it_comes(acme: TenantHandle)
             call()
 
 
-def test_links_of_what_is_no_session_are_none(acme: TenantHandle) -> None:
+def test_links_of_an_unknown_session_are_refused(acme: TenantHandle) -> None:
     assert acme.session_shares.list(NEVER) == []
     assert acme.session_shares.delete(NEVER, token=token(1)) is False
     with pytest.raises(NotFound, match=NEVER):
@@ -77,7 +78,7 @@ def test_links_of_what_is_no_session_are_none(acme: TenantHandle) -> None:
             call("no id")
 
 
-def test_tenants_have_tokens_of_their_own(hf: Place, acme: TenantHandle) -> None:
+def test_tenants_have_separate_tokens(hf: Place, acme: TenantHandle) -> None:
     zenith = hf.tenant("zenith")
     mine, theirs = acme.sessions.create(key="s"), zenith.sessions.create(key="s")
     acme.session_shares.create(mine.id, token=token(1))
@@ -89,19 +90,19 @@ def test_tenants_have_tokens_of_their_own(hf: Place, acme: TenantHandle) -> None
     assert zenith.session_shares.find(token(1)) == made
 
 
-def test_a_token_is_taken_by_any_session_of_the_tenant(acme: TenantHandle) -> None:
+def test_a_token_is_unique_in_the_tenant(acme: TenantHandle) -> None:
     first, second = acme.sessions.create(key="s"), acme.sessions.create(key="t")
     acme.session_shares.create(first.id, token=token(1))
-    with pytest.raises(AlreadyExists, match="draw another"):
+    with raises(AlreadyExists, noun="link"):
         acme.session_shares.create(second.id, token=token(1))
     assert acme.session_shares.delete(first.id, token=token(1)) is True
     assert acme.session_shares.create(second.id, token=token(1)).number == 1
 
 
-def test_more_links_than_the_limit_are_not_listed(acme: TenantHandle) -> None:
+def test_listing_more_links_than_the_limit_is_refused(acme: TenantHandle) -> None:
     session = acme.sessions.create(key="s")
     for number in range(6):
-        assert [each.number for each in acme.session_shares.list(session.id)] == list(range(1, number + 1))
+        assert [share.number for share in acme.session_shares.list(session.id)] == list(range(1, number + 1))
         acme.session_shares.create(session.id, token=token(number))
         acme.session_shares.use(token(number), user="bob")
     for call in (lambda: acme.session_shares.list(session.id), lambda: acme.session_shares.used_by("bob")):
@@ -110,7 +111,7 @@ def test_more_links_than_the_limit_are_not_listed(acme: TenantHandle) -> None:
 
 
 @pytest.mark.parametrize("user", ["", 7, "x" * 256])
-def test_a_link_is_used_by_somebody(acme: TenantHandle, user: Any) -> None:
+def test_using_a_link_requires_a_user(acme: TenantHandle, user: Any) -> None:
     session = acme.sessions.create(key="s")
     acme.session_shares.create(session.id, token=token(1))
     for call in (lambda: acme.session_shares.use(token(1), user=user), lambda: acme.session_shares.used_by(user)):
@@ -120,19 +121,19 @@ def test_a_link_is_used_by_somebody(acme: TenantHandle, user: Any) -> None:
 
 @given(st.text(max_size=5), st.text(max_size=5))
 @settings(max_examples=30)
-def test_keys_have_threads_of_their_own(one: str, other: str) -> None:
+def test_each_key_has_its_own_threads(one: str, other: str) -> None:
     assert (thread_of(one) == thread_of(other)) == (one == other)
 
 
-def test_a_task_that_came_before_its_session_goes_with_it(acme: TenantHandle) -> None:
+def test_a_task_older_than_its_session_is_hidden_with_it(acme: TenantHandle) -> None:
     for user in ("ada", "bob"):
         acme.a2a_tasks.save("t", {"of": user}, context_id="s", user=user)
         acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"of": user}, user=user))
     acme.a2a_tasks.save("elsewhere", {}, context_id="other", user="ada")
     session = acme.sessions.create(key="s", user="ada")
     acme.sessions.delete(session.id)
-    assert [each.id for each in acme.a2a_tasks.list(user="ada")] == ["elsewhere"]
-    assert [each.config["of"] for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t")])] == ["bob"]
+    assert [task.id for task in acme.a2a_tasks.list(user="ada")] == ["elsewhere"]
+    assert [config.config["of"] for config in acme.a2a_push_configs.list(where=[column("task_id").eq("t")])] == ["bob"]
     acme.sessions.restore(session.id)
     assert acme.a2a_tasks.count(user="ada") == 2
     assert len(acme.a2a_push_configs.list(where=[column("task_id").eq("t")])) == 2
@@ -145,11 +146,11 @@ def test_a_task_that_was_deleted_before_its_session_stays_deleted(acme: TenantHa
     acme.a2a_tasks.delete("before", user="ada")
     acme.sessions.delete(session.id)
     acme.sessions.restore(session.id)
-    assert [each.id for each in acme.a2a_tasks.list(user="ada")] == ["with"]
+    assert [task.id for task in acme.a2a_tasks.list(user="ada")] == ["with"]
     assert acme.a2a_tasks.restore("before", user="ada").id == "before"
 
 
-def test_a_task_can_come_back_without_its_session_and_is_not_in_its_way(acme: TenantHandle) -> None:
+def test_a_task_recreated_without_its_session_does_not_block_the_restore(acme: TenantHandle) -> None:
     session = acme.sessions.create(key="s", user="ada")
     acme.a2a_tasks.save("t", {"n": 1}, context_id="s", user="ada")
     acme.sessions.delete(session.id)
@@ -160,7 +161,7 @@ def test_a_task_can_come_back_without_its_session_and_is_not_in_its_way(acme: Te
 
 
 @pytest.mark.parametrize("kind", ["task", "flow", "checkpoint"])
-def test_a_session_is_not_restored_over_what_has_its_names_now(acme: TenantHandle, kind: str) -> None:
+def test_a_session_is_not_restored_over_rows_with_its_names(acme: TenantHandle, kind: str) -> None:
     session = acme.sessions.create(key="s", user="ada")
 
     def fill(n: int) -> None:
@@ -176,10 +177,10 @@ def test_a_session_is_not_restored_over_what_has_its_names_now(acme: TenantHandl
     fill(2)
     with pytest.raises(Conflict):
         acme.sessions.restore(session.id)
-    assert acme.sessions.find("s", user="ada") is None, "all of it or nothing"
+    assert acme.sessions.find("s", user="ada") is None, "nothing was restored"
 
 
-def test_a_purged_session_leaves_no_row_of_anything_under_its_key(tmp_path: Path) -> None:
+def test_purging_a_session_leaves_no_row_under_its_key(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     with Holdfast(path) as opened, sqlite3.connect(path) as beside:
         acme = opened.tenant("acme")
@@ -206,17 +207,19 @@ def test_a_purged_session_leaves_no_row_of_anything_under_its_key(tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_names_have_one_order_on_either_engine_and_pages_keep_it(engine: str, request: pytest.FixtureRequest) -> None:
+def test_names_are_ordered_the_same_on_both_engines(engine: str, request: pytest.FixtureRequest) -> None:
     url = ":memory:" if engine == "sqlite" else request.getfixturevalue("postgres_url")
     with Holdfast(url) as opened:
         servers = opened.tenant("acme").tool_servers
         for text in ("b", "B", "ä", "a", "_", "\x00", "漢"):
             servers.upsert(NewToolServer(name=text, kind="y"))
             servers.upsert(NewToolServer(name=text, kind="X"))
-        found = [(each.name, each.kind) for each in servers.list()]
-        assert [name for name, _ in found[::2]] == ["B", "_", "a", "b", "ä", "漢", "\x00"], "NUL is stored as the last"
+        listed = [(server.name, server.kind) for server in servers.list()]
+        assert [name for name, _ in listed[::2]] == ["B", "_", "a", "b", "ä", "漢", "\x00"], (
+            "NUL is stored in a form that sorts last"
+        )
         paged, page = [], servers.list(limit=3)
         while page.next is not None:
             paged += page
             page = servers.list(limit=3, cursor=page.next)
-        assert [(each.name, each.kind) for each in [*paged, *page]] == found
+        assert [(server.name, server.kind) for server in [*paged, *page]] == listed

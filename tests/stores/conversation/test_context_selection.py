@@ -1,4 +1,4 @@
-"""What goes into a context: for all histories, every model would accept it, and nothing that must be there is missing."""
+"""Selection of a context: for random histories, it is valid for a provider and includes all required messages."""
 
 from __future__ import annotations
 
@@ -57,23 +57,26 @@ def size(message: Message) -> int:
 
 def must_be_there(history: list[Message]) -> list[Message]:
     summaries = [message for message in history if message.is_summary]
-    return [each for each in history if each.is_preserved or each.role == "system" or each in summaries[-1:]]
+    return [
+        message for message in history if message.is_preserved or message.role == "system" or message in summaries[-1:]
+    ]
 
 
 def with_partners(history: list[Message]) -> list[Message]:
-    """What must be there, and what belongs to it."""
+    """Return the required messages and all messages connected to them by tool pairs."""
     seqs = oracle.bound(history, {message.seq for message in must_be_there(history)})
     return [message for message in history if message.seq in seqs]
 
 
 def acceptable(messages: list[ContextMessage]) -> None:
-    """A provider would take it: no result without a call before it, no call without a result after it."""
+    """Check that a provider accepts it: each result has a call before it, and each call a result after it."""
     answers = 0
     for message in messages:
-        assert message.content != [], "a message with nothing in it"
+        assert message.content != [], "a message without content"
         answers += len({block["tool_use_id"] for block in message.content if block["type"] == "tool_result"})
     numbered: list[Any] = [
-        SimpleNamespace(seq=number, kind=each.kind, content=each.content) for number, each in enumerate(messages)
+        SimpleNamespace(seq=number, kind=message.kind, content=message.content)
+        for number, message in enumerate(messages)
     ]
     pairs = oracle.pairs(numbered)
     assert None not in [result for _, result in pairs], "a call without a result"
@@ -84,18 +87,18 @@ def check(context: Context, history: list[Message], most: int) -> None:
     by_id = {message.id: message for message in history}
     acceptable(context.messages)
     assert context.token_count == sum(message.token_count for message in context.messages) <= most
-    stored = [message for message in context.messages if message.message_id is not None]
-    assert context.left_out == len(history) - len(stored)
-    places = [message.seq for message in stored]
+    stored_messages = [message for message in context.messages if message.message_id is not None]
+    assert context.left_out == len(history) - len(stored_messages)
+    places = [message.seq for message in stored_messages]
     assert places == sorted(set(places))
-    for message in stored:
+    for message in stored_messages:
         original = by_id[message.message_id or ""]
         assert (message.seq, message.role, message.kind) == (original.seq, original.role, original.kind)
         left = [block for block in original.content if block in message.content]
         real = [block for block in message.content if block.get("tool_use_id") not in message.made_up]
         assert real == left
-        gone = [block for block in original.content if block not in left]
-        assert all(block["type"] == "tool_result" for block in gone), "only results are ever left out of a message"
+        missing = [block for block in original.content if block not in left]
+        assert all(block["type"] == "tool_result" for block in missing), "only results may be removed from a message"
     for message in context.messages:
         made = [block for block in message.content if block.get("is_error")]
         assert [block["tool_use_id"] for block in made] == [*message.made_up]
@@ -103,16 +106,16 @@ def check(context: Context, history: list[Message], most: int) -> None:
 
 
 def check_choice(context: Context, history: list[Message], most: int) -> None:
-    """All that must be there is, and of the rest the newest without a gap, except for what held nothing but orphans."""
-    there = {message.message_id for message in context.messages}
+    """All required messages are included, and of the others the newest without a gap, except for messages of orphans only."""
+    chosen_ids = {message.message_id for message in context.messages}
     always = must_be_there(history)
     matched = {result for _, result in oracle.pairs(history)}
     for message in always:
         orphan = is_all_results(message) and message.seq not in matched
-        assert message.id in there or orphan
+        assert message.id in chosen_ids or orphan
     rest = [message for message in history if message not in with_partners(history)]
-    chosen = [message.id in there for message in rest if not is_all_results(message)]
-    assert chosen == sorted(chosen), "there is a gap"
+    chosen = [message.id in chosen_ids for message in rest if not is_all_results(message)]
+    assert chosen == sorted(chosen), "a message in between is missing"
     if not any(calls_in(message) or results_in(message) for message in history):
         room = most - sum(map(size, always))
         expected = 0
@@ -120,7 +123,7 @@ def check_choice(context: Context, history: list[Message], most: int) -> None:
             if size(message) > room or not room:
                 break
             room, expected = room - size(message), expected + 1
-        assert sum(message.id in there for message in rest) == expected
+        assert sum(message.id in chosen_ids for message in rest) == expected
 
 
 def is_all_results(message: Message) -> bool:
@@ -149,11 +152,11 @@ def test_every_context_is_acceptable_complete_and_within_its_budget(
             return
         check(context, history, most)
         check_choice(context, history, most)
-        assert [*acme.messages.list(session)] == before, "it is only read"
+        assert [*acme.messages.list(session)] == before, "the stored messages are unchanged"
 
 
 class Interrupted:
-    """A connection on which somebody else does something after the first statement."""
+    """A connection that runs a callback after its first statement."""
 
     def __init__(self, connection: Any, happens: Any) -> None:
         self._connection, self._happens, self.statements = connection, happens, 0
@@ -193,7 +196,7 @@ def opened(tmp_path: Any) -> Any:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def either(request: Any, tmp_path: Any) -> Any:
-    """The same on either engine."""
+    """Return a tenant on each engine."""
     sqlite = request.param == "sqlite"
     yield from filled(str(tmp_path / "a.db") if sqlite else request.getfixturevalue("postgres_url"))
 
@@ -213,11 +216,11 @@ def through(hf: Holdfast, happens: Any) -> tuple[TenantHandle, Engine]:
     return TenantHandle(engine, Scope("acme", hf._setting)), engine
 
 
-def test_what_fits_on_the_first_page_is_one_statement(opened: Any) -> None:
+def test_a_context_on_the_first_page_takes_one_statement(opened: Any) -> None:
     hf, _, session = opened
     handle, engine = through(hf, None)
     assert len(handle.messages.context(session, max_tokens=50).messages) == 50
-    assert [each.statements for each in engine.seen] == [1]
+    assert [statement.statements for statement in engine.seen] == [1]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +234,7 @@ def test_what_fits_on_the_first_page_is_one_statement(opened: Any) -> None:
         ([False, False, True], 4),
     ],
 )
-def test_partners_are_looked_for_only_where_one_is_missing(tmp_path: Any, flags: list[bool], statements: int) -> None:
+def test_tool_pairs_are_looked_up_only_if_a_half_is_missing(tmp_path: Any, flags: list[bool], statements: int) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create().id
@@ -246,10 +249,10 @@ def test_partners_are_looked_for_only_where_one_is_missing(tmp_path: Any, flags:
         )
         handle, engine = through(hf, None)
         handle.messages.context(session, max_tokens=10)
-        assert [each.statements for each in engine.seen] == [statements]
+        assert [statement.statements for statement in engine.seen] == [statements]
 
 
-def test_a_session_that_is_switched_while_partners_are_looked_for_is_read_anew(either: Any) -> None:
+def test_a_branch_switch_during_the_pair_lookup_restarts_the_read(either: Any) -> None:
     hf, acme, session = either
     acme.branches.rewind(session, to=100)
     acme.messages.append(session, role="assistant", content=calls("a"), token_count=1)
@@ -272,17 +275,17 @@ def test_more_is_read_in_pages_as_long_as_needed(opened: Any, most: int, stateme
     hf, _, session = opened
     handle, engine = through(hf, None)
     assert len(handle.messages.context(session, max_tokens=most).messages) == min(most, 300)
-    assert [each.statements for each in engine.seen] == [statements]
+    assert [statement.statements for statement in engine.seen] == [statements]
 
 
-def test_the_rest_of_the_log_is_not_touched(opened: Any) -> None:
-    """Broken messages that are not needed do no harm."""
+def test_the_rest_of_the_log_is_not_read(opened: Any) -> None:
+    """Damaged messages that are not needed do no harm."""
     hf, acme, session = opened
     hf._engine._connection.raw.execute("UPDATE messages SET content = 'not JSON' WHERE seq <= 200")
     assert len(acme.messages.context(session, max_tokens=60).messages) == 60
 
 
-def test_a_session_that_is_switched_meanwhile_is_read_anew(opened: Any) -> None:
+def test_a_branch_switch_during_the_read_restarts_it(opened: Any) -> None:
     hf, acme, session = opened
     turns = iter([True])
 
@@ -296,7 +299,7 @@ def test_a_session_that_is_switched_meanwhile_is_read_anew(opened: Any) -> None:
     assert context.left_out == 0
 
 
-def test_a_session_that_never_holds_still_is_refused(opened: Any) -> None:
+def test_a_session_that_changes_at_every_read_is_unavailable(opened: Any) -> None:
     hf, acme, session = opened
     numbers = iter(range(1, 10_000))
     handle, _ = through(hf, lambda: acme.branches.rewind(session, to=300 - next(numbers)))
@@ -304,7 +307,7 @@ def test_a_session_that_never_holds_still_is_refused(opened: Any) -> None:
         handle.messages.context(session, max_tokens=200)
 
 
-def test_what_is_appended_meanwhile_does_no_harm(opened: Any) -> None:
+def test_a_concurrent_append_does_no_harm(opened: Any) -> None:
     hf, acme, session = opened
     handle, _ = through(hf, lambda: acme.messages.append(session, role="user", content="new", token_count=1))
     context = handle.messages.context(session, max_tokens=200)
@@ -312,7 +315,7 @@ def test_what_is_appended_meanwhile_does_no_harm(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("preserved", [False, True])
-def test_what_is_appended_to_a_branch_meanwhile_is_neither_sent_nor_counted(either: Any, preserved: bool) -> None:
+def test_concurrent_appends_to_a_branch_are_neither_sent_nor_counted(either: Any, preserved: bool) -> None:
     hf, acme, session = either
     acme.branches.rewind(session, to=200)
     new: dict[str, Any] = {"role": "user", "content": "new", "token_count": 1, "is_preserved": preserved}
@@ -325,15 +328,15 @@ def test_what_is_appended_to_a_branch_meanwhile_is_neither_sent_nor_counted(eith
         assert acme.sessions.get(session).message_count > last
 
 
-def test_what_is_deleted_meanwhile_is_not_counted(either: Any) -> None:
+def test_concurrently_deleted_messages_are_not_counted(either: Any) -> None:
     hf, acme, session = either
     acme.branches.rewind(session, to=200)
-    gone = iter([each.id for each in acme.messages.list(session)[:3]])
-    handle, _ = through(hf, lambda: [acme.messages.delete(session, [each]) for each in gone])
+    ids_to_delete = iter([message.id for message in acme.messages.list(session)[:3]])
+    handle, _ = through(hf, lambda: [acme.messages.delete(session, [id]) for id in ids_to_delete])
     context = handle.messages.context(session, max_tokens=1_000)
     assert [message.seq for message in context.messages] == [*range(4, 201)]
     assert context.left_out == 0
 
 
-def test_the_text_that_stands_in_says_what_happened() -> None:
+def test_the_placeholder_result_says_what_happened() -> None:
     assert "interrupted" in contexts.UNFINISHED

@@ -1,4 +1,4 @@
-"""A save that changes nothing by which sessions are listed is quicker; one that does is found where it belongs."""
+"""A save that changes no indexed column runs a cheaper statement; others keep the lists of sessions correct."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def acme(clock: FixedClock) -> Iterator[TenantHandle]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which of the two statements saves ran, in order."""
+    """Return the statements that saves have run, in order."""
     names: list[str] = []
     for name in ("touch", "touch_this_minute"):
         query = queries.by_name[name]
         real = query.all
 
-        async def noting(*given: object, real: object = real, name: str = name) -> object:
+        async def noting(*arguments: object, real: object = real, name: str = name) -> object:
             names.append(name)
-            return await real(*given)  # type: ignore[operator]
+            return await real(*arguments)  # type: ignore[operator]
 
         monkeypatch.setattr(query, "all", noting)
     return names
@@ -54,14 +54,19 @@ def test_a_save_in_the_same_minute_changes_counters_and_times_only(
     buffer.update_metadata({"b": 2})
     buffer.save()
     assert run == ["touch_this_minute"]
-    there = acme.sessions.get(buffer.id)
-    assert (there.message_count, there.token_count, there.metadata, there.agent) == (1, 3, {"a": 1, "b": 2}, "planner")
-    assert to_us(there.updated_at) == clock.now_us()
-    assert [each.seq for each in acme.messages.list(buffer.id)] == [1]
+    session = acme.sessions.get(buffer.id)
+    assert (session.message_count, session.token_count, session.metadata, session.agent) == (
+        1,
+        3,
+        {"a": 1, "b": 2},
+        "planner",
+    )
+    assert to_us(session.updated_at) == clock.now_us()
+    assert [message.seq for message in acme.messages.list(buffer.id)] == [1]
     assert [hit.message.id for hit in acme.messages.search("hello")] == [acme.messages.list(buffer.id)[0].id]
 
 
-def test_a_save_in_another_minute_brings_the_session_to_the_front(
+def test_a_save_in_another_minute_moves_the_session_to_the_front(
     acme: TenantHandle, clock: FixedClock, run: list[str]
 ) -> None:
     acme.sessions.create(key="first")
@@ -76,7 +81,7 @@ def test_a_save_in_another_minute_brings_the_session_to_the_front(
     assert keys(acme) == ["first", "second"]
 
 
-def test_a_save_with_another_agent_is_listed_under_that_one(acme: TenantHandle, run: list[str]) -> None:
+def test_a_save_with_another_agent_lists_the_session_under_it(acme: TenantHandle, run: list[str]) -> None:
     acme.sessions.create(key="k", agent="planner")
     buffer = acme.sessions.buffered("k")
     buffer.set_agent_info(agent="writer")
