@@ -21,10 +21,10 @@ Write = Callable[[Connection, Sequence[NewStep]], Awaitable[list[CommittedStep |
 
 async def alone(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
     """Each by itself."""
-    return [(await step_log._bare(connection, [step]))[0] for step in steps]
+    return [(await step_log._write_bare(connection, [step]))[0] for step in steps]
 
 
-WAYS: dict[str, Write] = {"alone": alone, "together": step_log._bare, "with any": step_log.write_steps}
+WAYS: dict[str, Write] = {"alone": alone, "together": step_log._write_bare, "with any": step_log.write_steps}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def claimed(acme: TenantHandle) -> Run:
 def new(acme: TenantHandle, run: Run, iteration: int = 1, **more: Any) -> NewStep:
     """A step without messages and outcomes."""
     given: dict[str, Any] = {"epoch": run.epoch, "state": {"at": iteration}, "usage": None}
-    given |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "ends": [], **more}
+    given |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "exit": [], **more}
     return step_log.new_step(acme.runs._async._scope, run.id, iteration=iteration, **given)
 
 

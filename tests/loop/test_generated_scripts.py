@@ -26,7 +26,7 @@ INPUTS: dict[str, Any] = {
     "remove": {},
     "shout": {},
     "ask_helper": {"task": "What is it?"},
-    "nobody": {"x": [1]},
+    "unknown_tool": {"x": [1]},
 }
 
 

@@ -175,7 +175,7 @@ def test_the_cli_shows_and_decides_the_calls_of_a_loop(tmp_path: Path) -> None:
     [
         ("nonsense", "'nonsense' is not MODULE:NAME"),
         ("no_such_module:handler", "there is no module 'no_such_module'"),
-        ("tests.loop.victims:nobody", "tests.loop.victims has no 'nobody'"),
+        ("tests.loop.victims:missing", "tests.loop.victims has no 'missing'"),
     ],
 )
 def test_a_missing_handler_is_reported_in_one_line(

@@ -60,9 +60,9 @@ def _intend_late(real: Any) -> Any:
 
 def loses_the_state(patch: pytest.MonkeyPatch) -> None:
     """Resume every run with the first state."""
-    real = RunDriver.go
+    real = RunDriver.iterate
 
-    def go(self: RunDriver) -> Any:
+    def iterate(self: RunDriver) -> Any:
         self.state = self.config.first_state
         generator = real(self)
         answer, is_first = None, True
@@ -75,7 +75,7 @@ def loses_the_state(patch: pytest.MonkeyPatch) -> None:
             if is_first:
                 answer, is_first = replace(answer, step=None), False
 
-    patch.setattr(RunDriver, "go", go)
+    patch.setattr(RunDriver, "iterate", iterate)
 
 
 def treats_unknown_outcomes_as_finished(patch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ def test_an_unset_state_differs_from_none() -> None:
 def test_the_text_and_block_of_an_outcome() -> None:
     from holdfast import ToolOutcome
 
-    assert text_of(ToolOutcome(id="a", result="as it is", status="finished")) == "as it is"
+    assert text_of(ToolOutcome(id="a", result="unchanged", status="finished")) == "unchanged"
     assert text_of(ToolOutcome(id="a", result={"ä": None}, status="finished")) == '{"ä": null}'
     assert text_of(ToolOutcome(id="a", status="cancelled")) == "this call was cancelled"
     assert block_of(ToolOutcome(id="a", error="no", status="failed")) == {

@@ -68,7 +68,7 @@ async def step_that_is_not_written(
         self._scope, run_id, epoch=epoch, iteration=iteration, state=state, ends=(), **{**defaults, **given}
     )
     await Turn()
-    return new.made("00000000-0000-7000-8000-000000000000", None, False)
+    return new.to_committed("00000000-0000-7000-8000-000000000000", None, False)
 
 
 async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, calls: Sequence[Any]) -> Any:
@@ -77,7 +77,7 @@ async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, call
         self._scope.stored_tenant, run_id, epoch, ledger.stored_calls(calls, self._scope.limits), 0, 256
     )
     await Turn()
-    return intent.made(1)
+    return intent.to_calls(1)
 
 
 async def call_without_recording(self: Worker, loaded: Any, planned: Any) -> Any:

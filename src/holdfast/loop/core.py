@@ -88,7 +88,7 @@ def drive(config: LoopConfig, run: Run) -> CommandGenerator[Ending]:
     driver = RunDriver(config, run)
     try:
         try:
-            ending = yield from driver.go()
+            ending = yield from driver.iterate()
         except Fenced:
             raise
         except (InvalidInput, Conflict) as error:
@@ -117,7 +117,7 @@ class RunDriver:
         self.path: str | os.PathLike[str] | None = None
         self.snapshot: str | None = None
 
-    def go(self) -> CommandGenerator[Ending]:
+    def iterate(self) -> CommandGenerator[Ending]:
         """Run iterations from the last step or intent on."""
         self.path = self.config.workspace_of(self.run)
         obstacle = yield from finish_pending_rewind(self.run, self.path)

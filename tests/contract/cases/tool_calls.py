@@ -155,7 +155,7 @@ async def a_call_can_be_held_allowed_snoozed_cancelled_and_discarded(world: Worl
     assert {call.id for call in loaded.tool_calls} == {*names}, "decided calls are loaded until a step contains them"
     world.clock.advance(5)
     assert await actions(acme, run) == {"held": "wait", "snoozed": "run"}
-    outcomes = [ToolOutcome(id="held", result=1), ToolOutcome(id="cancelled", result="came all the same")]
+    outcomes = [ToolOutcome(id="held", result=1), ToolOutcome(id="cancelled", result="finished anyway")]
     await commit_step(acme, run, tool_calls=outcomes)
     after = {call.id: call for call in await acme.tool_calls.list(run.id)}
     assert (after["cancelled"].status, after["cancelled"].result, after["cancelled"].step) == ("cancelled", None, 1)

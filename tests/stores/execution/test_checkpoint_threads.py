@@ -151,7 +151,7 @@ def test_a_filtered_list_is_the_same_whole_and_in_pages(acme: TenantHandle, how:
     put(acme, "t", "2", metadata={"step": 2}, parent="1")
     put(acme, "t", "3", metadata={"step": 3}, namespace="child")
     put(acme, "t", "4", metadata={"step": 4, "run_id": "\x00"}, parent="2")
-    put(acme, "t", "5", user="somebody")
+    put(acme, "t", "5", user="other")
     assert ids(acme.checkpoints.list("t", **how)) == expected
     page = acme.checkpoints.list("t", limit=1, **how)
     listed = ids(page)
@@ -264,7 +264,7 @@ def test_a_copy_to_an_existing_thread_is_refused(acme: TenantHandle) -> None:
     with raises(NotFound, noun="thread", key="absent"):
         acme.checkpoints.copy("absent", "c")
     with pytest.raises(NotFound):
-        acme.checkpoints.copy("a", "c", user="somebody")
+        acme.checkpoints.copy("a", "c", user="other")
     with raises(AlreadyExists, noun="thread", key="b"):
         acme.checkpoints.copy("a", "b")
     assert acme.checkpoints.copy("a", "a") == 1

@@ -93,7 +93,7 @@ def test_pending_feedback_keeps_the_state_of_its_time(acme: TenantHandle) -> Non
         ({"thread_id": "t"}, ["d", "c"]),
         ({"thread_id": "t", "is_pending": True}, ["d"]),
         ({"thread_id": "absent"}, []),
-        ({"user": "somebody"}, ["x"]),
+        ({"user": "other"}, ["x"]),
     ],
     ids=repr,
 )
@@ -102,7 +102,7 @@ def test_lists_are_filtered(acme: TenantHandle, how: dict[str, Any], expected: l
     save(acme, "b", feedback={})
     save(acme, "c", thread_id="t")
     save(acme, "d", thread_id="t", feedback={})
-    save(acme, "x", user="somebody", feedback={})
+    save(acme, "x", user="other", feedback={})
     assert uuids(acme.flows.list(**how)) == expected
     page = acme.flows.list(limit=1, **how)
     listed = uuids(page)

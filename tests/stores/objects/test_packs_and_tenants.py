@@ -351,8 +351,8 @@ def test_an_invalid_quota_changes_nothing(bench: Bench, quota: Any) -> None:
 
 
 def test_a_quota_needs_an_existing_tenant(bench: Bench) -> None:
-    with pytest.raises(NotFound, match="nobody"):
-        bench.holdfast.tenants.set_quota("nobody", snapshot_quota_mib=1)
+    with pytest.raises(NotFound, match="missing"):
+        bench.holdfast.tenants.set_quota("missing", snapshot_quota_mib=1)
     assert bench.holdfast.tenants.list() == []
 
 

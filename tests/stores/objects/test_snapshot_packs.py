@@ -73,7 +73,7 @@ def test_an_unreachable_pack_storage_leaves_no_snapshot(tmp_path: Path, tree: Pa
     unreachable = {"config": {"aws_endpoint": "http://127.0.0.1:9", "aws_region": "us-east-1", "aws_access_key_id": "x",
                               "aws_secret_access_key": "x"},
                    "client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}  # fmt: skip
-    world = World(str(tmp_path / "a.db"), packs=PackStorage("s3://nobody/packs", unreachable), limits=SMALL)
+    world = World(str(tmp_path / "a.db"), packs=PackStorage("s3://missing/packs", unreachable), limits=SMALL)
     with pytest.raises(Unavailable):
         world.capture(tree)
     assert world.acme.snapshots.list() == []
