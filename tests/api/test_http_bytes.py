@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.api.process import ADMIN_KEY, Api, ServerProcess, answered, refused
-from tests.workspaces.hostile import archive, folder, link, member
+from tests.workspaces.hostile_archives import archive, folder, link, member
 
 ZSTD = {"content-type": "application/zstd"}
 NOISE = bytes(range(256)) * 4_000

@@ -22,7 +22,7 @@ from holdfast.errors import InvalidInput, Unavailable
 from tests.api.in_process import running
 from tests.api.process import WAIT_S, Api, ServerProcess, answered, refused
 from tests.api.test_http_clients import get, slow_reader, wait_until_cut_off
-from tests.workspaces.hostile import archive, member
+from tests.workspaces.hostile_archives import archive, member
 
 Start = Callable[..., ServerProcess]
 ZSTD = {"content-type": "application/zstd"}

@@ -21,7 +21,7 @@ from holdfast.api.temp_dirs import TempDirs
 from holdfast.errors import Unavailable
 from tests.api.in_process import Reply
 from tests.api.v1 import NEVER, ZSTD, Here, captured, named, open_here, sent, tree
-from tests.workspaces.hostile import archive, folder, link, member
+from tests.workspaces.hostile_archives import archive, folder, link, member
 
 ONE = ServerLimits(archives=1)
 SMALL = ServerLimits(archive_bytes=2_000, archives=1, refusals_per_s=0)

@@ -152,7 +152,7 @@ def test_a_refusal_is_noted_where_those_whom_it_concerns_can_read_it(here: Here)
     assert entry["subject_id"] == f"GET /v1/tenants/{here.name}/sessions"
     assert (entry["details"]["address"], "secret" in str(entry)) == ("127.0.0.1", False)
     noted = here.good("GET", f"/v1/tenants/{SERVER}/activity?limit=1")["items"][0]
-    assert noted["reason"] == "this API key is not known here"
+    assert noted["reason"] == "unknown API key"
 
 
 # Activity

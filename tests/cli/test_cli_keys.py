@@ -69,9 +69,9 @@ def test_a_revoked_key_lets_nobody_in(database: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["create", "--name", "x", "--scope", "everything"], "there is no scope"),
+        (["create", "--name", "x", "--scope", "everything"], "unknown scope"),
         (["create", "--name", ""], "must not be empty"),
-        (["revoke", "--id", "00000000-0000-7000-8000-000000000000"], "there is no API key"),
+        (["revoke", "--id", "00000000-0000-7000-8000-000000000000"], "does not exist"),
         (["revoke", "--id", "x"], "must be a UUID"),
     ],
 )

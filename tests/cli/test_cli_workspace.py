@@ -150,7 +150,7 @@ def test_what_goes_wrong_is_one_line(place: Place) -> None:
         (["rewind", "--run", place.run, str(place.tree), "--to", "99"], "no step 99"),
         (["redo", "--run", place.run], "no rewind led"),
         (["restore", "--run", place.run, "@1", str(place.tree)], "empty directory"),
-        (["import", "--run", place.run, "agents.db"], "no archive"),
+        (["import", "--run", place.run, "agents.db"], "not an archive"),
     ):
         printed = said(*arguments, code=1)
         assert reason in printed

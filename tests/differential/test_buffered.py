@@ -75,9 +75,9 @@ def texts(messages: Any) -> list[str]:
 
 @pytest.fixture
 def sides(postgres_url: str) -> Iterator[list[Side]]:
-    made = [Side(":memory:"), Side(postgres_url)]
-    yield made
-    for side in made:
+    created = [Side(":memory:"), Side(postgres_url)]
+    yield created
+    for side in created:
         side.holdfast.close()
 
 

@@ -50,10 +50,10 @@ class Life:
         new = oracle.random_messages(self.random, count, self.tools)
         if count == 1 and self.random.random() < 0.5:
             fields = {name: getattr(new[0], name) for name in new[0].__struct_fields__}
-            made = [await self.acme.messages.append(self.session, **fields)]
+            created = [await self.acme.messages.append(self.session, **fields)]
         else:
-            made = await self.acme.messages.append_many(self.session, new)
-        self.appended.update({message.id: message for message in made})
+            created = await self.acme.messages.append_many(self.session, new)
+        self.appended.update({message.id: message for message in created})
 
     async def live(self, steps: int) -> None:
         self.session = (await self.acme.sessions.create(agent="helper")).id

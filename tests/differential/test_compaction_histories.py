@@ -225,18 +225,18 @@ def check(
     assert event.preserved_message_ids == [
         message.id for message in before if message.id in event.preserved_message_ids
     ]
-    made = [message for message in after if message.id == event.summary_message_id]
+    summaries = [message for message in after if message.id == event.summary_message_id]
     if event.messages_removed:
         assert identical(removed, oracle.removable(before, policy))
-        assert [message.seq for message in made] == [removed[-1].seq]
-        assert made[0].content == [{"type": "text", "text": summary}]
-        assert (made[0].is_summary, event.summary_content) == (True, summary)
+        assert [message.seq for message in summaries] == [removed[-1].seq]
+        assert summaries[0].content == [{"type": "text", "text": summary}]
+        assert (summaries[0].is_summary, event.summary_content) == (True, summary)
     else:
-        assert (made, event.summary_content, policy.strategy) == ([], None, "hybrid")
+        assert (summaries, event.summary_content, policy.strategy) == ([], None, "hybrid")
         worth_it = any(not message.is_summary for message in oracle.removable(before, policy))
         assert oracle.total(after) <= policy.target_tokens or not worth_it
-    check_rewritten(before, [message for message in after if message not in made], event)
-    assert oracle.pairs_are_whole(before, [message for message in after if message not in made])
+    check_rewritten(before, [message for message in after if message not in summaries], event)
+    assert oracle.pairs_are_whole(before, [message for message in after if message not in summaries])
 
 
 def check_rewritten(before: Sequence[Message], after: Sequence[Message], event: CompactionEvent) -> None:

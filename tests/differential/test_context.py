@@ -47,9 +47,9 @@ def count(content: Any) -> int:
 
 @pytest.fixture
 def sides(postgres_url: str) -> Iterator[list[Side]]:
-    made = [Side(":memory:"), Side(postgres_url)]
-    yield made
-    for side in made:
+    created = [Side(":memory:"), Side(postgres_url)]
+    yield created
+    for side in created:
         side.holdfast.close()
 
 

@@ -1,4 +1,4 @@
-"""What else a rewind promises, on each engine in one style: the contract has the rest on every leg."""
+"""Further promises of rewinds, on each engine in one style; the contract covers the others on every leg."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
     heir = await acme.leases.claim("heir")
     assert heir is not None
     await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[NewToolCall(id="new", tool_name="t")])
-    with raises(Conflict, saying="gone on since"):
+    with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=first.id, epoch=heir.epoch)
     await commit_step(acme, heir, tool_calls=[ToolOutcome(id="new")])
     await acme.leases.release(run.id, epoch=heir.epoch)
@@ -56,7 +56,7 @@ async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
             await acme.rewinds.redo(run.id, id=asked)
     second = await gone_back(acme, run, 1)
     await come_back(acme, run, id=first.id)
-    assert (await all_of(acme, run))[1:] == at_3[1:], "and what came instead lies with the other rewind"
+    assert (await all_of(acme, run))[1:] == at_3[1:], "and the replaced steps belong to the other rewind"
     await gone_back(acme, run, 1)
     await come_back(acme, run, id=second.id)
     assert await all_of(acme, run) == another_way
@@ -76,7 +76,7 @@ async def the_same_number_reached_another_way_is_another_step(world: World) -> N
     await acme.leases.release(run.id, epoch=heir.epoch)
     with raises(Conflict, saying="no rewind led"):
         await acme.rewinds.redo(run.id)
-    with raises(Conflict, saying="gone on since"):
+    with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=upper.id)
 
 
@@ -136,11 +136,11 @@ async def calls_that_were_open_at_a_step_are_open_again(world: World) -> None:
     world.clock.advance(1)
     await commit_step(acme, run)
     world.clock.advance(1)
-    await commit_step(acme, run, tool_calls=[ToolOutcome(id=each.id, result=2) for each in new])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id=call.id, result=2) for call in new])
     await acme.leases.release(run.id, epoch=run.epoch)
     before = await all_of(acme, run)
     await gone_back(acme, run, 1)
-    actions = {each.call.id: each.action for each in await acme.tool_calls.pending(run.id)}
+    actions = {call.call.id: call.action for call in await acme.tool_calls.pending(run.id)}
     assert actions == {"idempotent": "run", "at_most_once": "report", "ask": "ask"}
     calls = {call.id: call for call in await acme.tool_calls.list(run.id)}
     assert (calls["quick"].status, calls["quick"].step, calls["quick"].result) == ("finished", 1, 1)
@@ -213,7 +213,7 @@ async def rewinds_are_listed_the_last_first(world: World) -> None:
     made.reverse()
     page = await acme.rewinds.list(run.id, limit=3)
     rest = await acme.rewinds.list(run.id, limit=3, cursor=page.next)
-    assert [each.id for each in page] + [each.id for each in rest] == made
+    assert [rewind.id for rewind in page] + [rewind.id for rewind in rest] == made
     assert rest.next is None
     with raises(LimitExceeded, saying="list_rows"):
         await acme.rewinds.list(run.id)
@@ -232,11 +232,11 @@ async def what_cannot_be_rewound_is_refused(world: World) -> None:
         with raises(NotFound, saying="no step"):
             await acme.rewinds.begin(run.id, to_step=step)
     for missing in (
-        partial(acme.rewinds.begin, uuid_of("nobody"), to_step=0),
-        partial(acme.rewinds.redo, uuid_of("nobody")),
-        partial(acme.rewinds.get, uuid_of("nobody")),
-        partial(acme.rewinds.finish, uuid_of("nobody")),
-        partial(acme.rewinds.redo, run.id, id=uuid_of("nobody")),
+        partial(acme.rewinds.begin, uuid_of("absent"), to_step=0),
+        partial(acme.rewinds.redo, uuid_of("absent")),
+        partial(acme.rewinds.get, uuid_of("absent")),
+        partial(acme.rewinds.finish, uuid_of("absent")),
+        partial(acme.rewinds.redo, run.id, id=uuid_of("absent")),
         partial(world.tenant("zenith").rewinds.begin, run.id, to_step=0),
     ):
         with raises(NotFound):
@@ -248,7 +248,7 @@ async def what_cannot_be_rewound_is_refused(world: World) -> None:
     rewind = await gone_back(acme, other, 0, epoch=other.epoch)
     with raises(NotFound, saying="has no rewind"):
         await acme.rewinds.redo(run.id, id=rewind.id)
-    with raises(Conflict, saying="another rewind"):
+    with raises(Conflict, saying="already exists"):
         await acme.rewinds.begin(run.id, to_step=0, id=rewind.id)
     assert [*await world.tenant("zenith").rewinds.list(run.id)] == []
 

@@ -62,9 +62,9 @@ async def a_save_of_all_blocks_can_require_that_nothing_has_changed(world: World
 async def single_blocks_are_changed_by_version(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
-    made = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
-    assert (made.value, made.description, made.limit_bytes, made.version) == ("kind", "who", 100, 1)
-    assert await acme.blocks.get("ada", "persona") == made == await acme.blocks.find("ada", "persona")
+    created = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
+    assert (created.value, created.description, created.limit_bytes, created.version) == ("kind", "who", 100, 1)
+    assert await acme.blocks.get("ada", "persona") == created == await acme.blocks.find("ada", "persona")
     with raises(Conflict, saying="version 1"):
         await acme.blocks.set("ada", "persona", "other", version=0)
     changed = await acme.blocks.set("ada", "persona", "kinder", version=1)
@@ -88,7 +88,7 @@ async def single_blocks_are_changed_by_version(world: World) -> None:
 async def block_sizes_and_the_number_of_blocks_are_limited(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
-    made = await acme.blocks.set("ada", "small", "ééé", limit_bytes=6)
+    created = await acme.blocks.set("ada", "small", "ééé", limit_bytes=6)
     for call in (
         partial(acme.blocks.append, "ada", "small", "x"),
         partial(acme.blocks.set, "ada", "small", "1234567"),
@@ -99,7 +99,7 @@ async def block_sizes_and_the_number_of_blocks_are_limited(world: World) -> None
     ):
         with raises(LimitExceeded):
             await call()
-    assert await acme.blocks.list("ada") == [made]
+    assert await acme.blocks.list("ada") == [created]
     await acme.blocks.set("ada", "second", "")
     with raises(LimitExceeded, limit="blocks"):
         await acme.blocks.append("ada", "third", "")

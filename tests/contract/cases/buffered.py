@@ -120,27 +120,27 @@ async def messages_are_stored_as_they_were_added(world: World) -> None:
 @contract()
 async def an_existing_session_is_loaded(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k", user="ada", agent="helper", metadata={"a": 1})
-    messages = [await acme.messages.append(made.id, role="user", content=str(n), token_count=n) for n in range(3)]
+    created = await acme.sessions.create(key="k", user="ada", agent="helper", metadata={"a": 1})
+    messages = [await acme.messages.append(created.id, role="user", content=str(n), token_count=n) for n in range(3)]
     await acme.sessions.create(key="k", user="bob")
     buffer = await acme.sessions.buffered("k", user="ada")
-    assert (buffer.id, buffer.agent, buffer.metadata, buffer.history()) == (made.id, "helper", {"a": 1}, messages)
+    assert (buffer.id, buffer.agent, buffer.metadata, buffer.history()) == (created.id, "helper", {"a": 1}, messages)
     assert not buffer.has_unsaved
     buffer.add_message(role="assistant", content="3", token_count=3)
     assert [message.seq for message in buffer.history()] == [1, 2, 3, 4]
     assert [message.seq for message in buffer.unsaved()] == [4]
     await buffer.save()
     await check_stored(world, buffer)
-    assert (await acme.messages.list(made.id))[:3] == messages
-    assert (await acme.messages.append(made.id, role="user", content="after")).seq == 5
+    assert (await acme.messages.list(created.id))[:3] == messages
+    assert (await acme.messages.append(created.id, role="user", content="after")).seq == 5
 
 
 @contract()
 async def a_buffer_can_follow_a_deleted_last_message(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(key="k")
-    made = [await acme.messages.append(session.id, role="user", content=str(n)) for n in range(3)]
-    await acme.messages.delete(session.id, [made[2].id])
+    created = [await acme.messages.append(session.id, role="user", content=str(n)) for n in range(3)]
+    await acme.messages.delete(session.id, [created[2].id])
     buffer = await acme.sessions.buffered("k")
     buffer.add_message(role="user", content="next")
     assert [message.seq for message in buffer.history()] == [1, 2, 4]

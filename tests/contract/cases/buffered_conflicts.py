@@ -224,7 +224,7 @@ async def a_handle_keeps_a_limited_number_of_buffers_and_never_drops_unsaved_cha
 
 @contract("concurrency")
 async def one_of_many_concurrent_saves_succeeds(world: World) -> None:
-    made = await saved_buffer(world.tenant())
+    created = await saved_buffer(world.tenant())
     buffers = [await world.tenant().sessions.buffered("k") for _ in range(8)]
     for number, buffer in enumerate(buffers):
         buffer.add_message(role="user", content=str(number), id=uuid_of(number))
@@ -236,7 +236,7 @@ async def one_of_many_concurrent_saves_succeeds(world: World) -> None:
     (winner,) = [buffer for buffer, outcome in zip(buffers, outcomes, strict=True) if outcome is None]
     await check_stored(world, winner)
     assert (len(winner.history()), winner.state.input_tokens) == (6, 1)
-    assert texts_of(made) == ["0", "1", "2", "3", "4"]
+    assert texts_of(created) == ["0", "1", "2", "3", "4"]
 
 
 @contract("concurrency")

@@ -34,7 +34,7 @@ def summarizer(world: World, think: Callable[[Sequence[Message]], Coroutine[Any,
 async def no_lock_is_held_while_the_summariser_runs(world: World) -> None:
     """While the summariser runs, the session can be read and written, and appended messages follow the summary."""
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, "x", "y", token_count=50)
+    session, appended = await session_with(acme, LONG, LONG, "x", "y", token_count=50)
     other, _ = await session_with(acme, "elsewhere")
     received: list[Sequence[Message]] = []
     later: list[Message] = []
@@ -42,7 +42,7 @@ async def no_lock_is_held_while_the_summariser_runs(world: World) -> None:
     async def think(messages: Sequence[Message]) -> str:
         received.append(messages)
         later.append(await acme.messages.append(session.id, role="user", content="meanwhile"))
-        await acme.messages.update(made[3].id, metadata={"changed": "meanwhile"})
+        await acme.messages.update(appended[3].id, metadata={"changed": "meanwhile"})
         await acme.sessions.update(session.id, metadata={"changed": "meanwhile"})
         await acme.messages.append(other.id, role="user", content="elsewhere too")
         assert len(await acme.messages.list(session.id)) == 5
@@ -50,20 +50,20 @@ async def no_lock_is_held_while_the_summariser_runs(world: World) -> None:
         return "a thought"
 
     event = await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, think))
-    assert received == [made[:2]]
+    assert received == [appended[:2]]
     after = await shown_messages(acme, session)
     assert [message.content for message in after] == [
         [{"type": "text", "text": text}] for text in ("a thought", "x", "y", "meanwhile")
     ]
     assert after[-1] == later[0]
-    assert (event.original_tokens, event.compacted_tokens) == (tokens([*made, *later]), tokens(after))
+    assert (event.original_tokens, event.compacted_tokens) == (tokens([*appended, *later]), tokens(after))
     assert event.duration_ms == 2_000
 
 
 @contract("concurrency")
 async def an_invalid_summary_or_a_concurrent_change_fails_the_compaction(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, "x", "y")
+    session, appended = await session_with(acme, LONG, LONG, "x", "y")
 
     async def changes_a_covered_message(messages: Sequence[Message]) -> str:
         await acme.messages.update(messages[0].id, content="something else")
@@ -89,7 +89,7 @@ async def an_invalid_summary_or_a_concurrent_change_fails_the_compaction(world: 
             await acme.compactions.compact(session.id, POLICY, summarize=saying(answer))
     with raises(NothingToCompact):
         await acme.compactions.compact(session.id, POLICY, summarize=saying(LONG * 4))
-    assert await shown_messages(acme, session) == made
+    assert await shown_messages(acme, session) == appended
     with raises(Conflict):
         await acme.compactions.compact(session.id, POLICY, summarize=summarizer(world, changes_a_covered_message))
     assert (await acme.sessions.get(session.id)).compaction_count == 0
@@ -188,11 +188,11 @@ async def a_session_with_a_policy_is_compacted_automatically(world: World) -> No
 
     await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, think))
     assert await acme.compactions.attached(session.id) == SMALL
-    made, theirs = await _grow(acme, session.id), await _grow(acme, other.id)
+    created, theirs = await _grow(acme, session.id), await _grow(acme, other.id)
     assert (received_counts, await shown_messages(acme, other)) == ([3], theirs)
     after = await shown_messages(acme, session)
     assert [message.is_summary for message in after] == [True, False, False, False]
-    assert after[1:] == made[3:]
+    assert after[1:] == created[3:]
     (event,) = await acme.compactions.history(session.id)
     assert (event.strategy, event.number) == ("summarization", 1)
     await acme.messages.append_many(
@@ -276,8 +276,8 @@ async def a_failed_automatic_compaction_does_not_fail_the_append(world: World) -
         raise OSError("no model")
 
     await acme.compactions.attach(SMALL, session_id=session.id, summarize=summarizer(world, fails))
-    made = await _grow(acme, session.id, 7)
-    assert (tried, await shown_messages(acme, session)) == ([3, 4, 5], made)
+    created = await _grow(acme, session.id, 7)
+    assert (tried, await shown_messages(acme, session)) == ([3, 4, 5], created)
     small = replace(SMALL, window_tokens=10_000, target_tokens=9_000)
     await acme.compactions.attach(small, session_id=session.id, summarize=summarizer(world, fails))
     tried.clear()
@@ -335,21 +335,21 @@ async def a_session_that_became_smaller_is_due_at_its_policys_threshold(world: W
             raise OSError("no model")
         return "so far"
 
-    async def rewind(session_id: str, made: Sequence[Message]) -> None:
+    async def rewind(session_id: str, created: Sequence[Message]) -> None:
         await acme.branches.rewind(session_id, to=1)
 
-    async def switch(session_id: str, made: Sequence[Message]) -> None:
+    async def switch(session_id: str, created: Sequence[Message]) -> None:
         fork = await acme.branches.fork(session_id, at=1)
         await acme.branches.switch(session_id, fork.number)
 
-    async def delete(session_id: str, made: Sequence[Message]) -> None:
-        await acme.messages.delete(session_id, [message.id for message in made[1:]])
+    async def delete(session_id: str, created: Sequence[Message]) -> None:
+        await acme.messages.delete(session_id, [message.id for message in created[1:]])
 
-    async def update(session_id: str, made: Sequence[Message]) -> None:
-        for message in made[1:]:
+    async def update(session_id: str, created: Sequence[Message]) -> None:
+        for message in created[1:]:
             await acme.messages.update(message.id, token_count=1)
 
-    async def truncate(session_id: str, made: Sequence[Message]) -> None:
+    async def truncate(session_id: str, created: Sequence[Message]) -> None:
         buffer = await acme.sessions.buffered((await acme.sessions.get(session_id)).key)
         buffer.truncate_history(1)
         await buffer.save()
@@ -358,9 +358,9 @@ async def a_session_that_became_smaller_is_due_at_its_policys_threshold(world: W
     for shrink in (rewind, switch, delete, update, truncate):
         fails[0] = True
         session = await acme.sessions.create(key=shrink.__name__, agent="writer")
-        made = await _grow(acme, session.id, 15)
+        created = await _grow(acme, session.id, 15)
         assert (await acme.sessions.get(session.id)).compaction_count == 0
-        await shrink(session.id, made)
+        await shrink(session.id, created)
         fails[0] = False
         await _grow(acme, session.id, 3)
         assert (await acme.sessions.get(session.id)).compaction_count == 0, shrink
@@ -380,12 +380,12 @@ async def a_session_that_is_still_too_large_is_not_compacted_at_every_change(wor
     large = replace(SMALL, window_tokens=10_000, target_tokens=9_000)  # due at 5,000 tokens
     session = await acme.sessions.create()
     await acme.compactions.attach(large, session_id=session.id, summarize=summarizer(world, fails))
-    made = await _grow(acme, session.id, 55)
+    created = await _grow(acme, session.id, 55)
     assert len(tried) == 2
-    await acme.messages.update(made[0].id, metadata={"changed": True})
-    await acme.messages.update(made[1].id, token_count=101)
+    await acme.messages.update(created[0].id, metadata={"changed": True})
+    await acme.messages.update(created[1].id, token_count=101)
     await acme.messages.append(session.id, role="user", content="more", token_count=1)
-    await acme.messages.delete(session.id, [made[1].id])
+    await acme.messages.delete(session.id, [created[1].id])
     await _grow(acme, session.id, 3)
     assert len(tried) == 2
     await _grow(acme, session.id, 1)
@@ -445,20 +445,20 @@ async def a_buffer_reports_when_its_session_is_due(world: World) -> None:
     """By the policy of its session or its current agent, for messages with and without a count."""
     acme = world.tenant()
     await acme.compactions.attach(SMALL, agent="writer", summarize=lambda messages: "so far")
-    made = await acme.sessions.buffered("made", agent="writer")
+    created = await acme.sessions.buffered("made", agent="writer")
     moved = await acme.sessions.buffered("moved", agent="reader")
     await moved.save()
     moved.set_agent_info(agent="writer")
     reader = await acme.sessions.buffered("reader", agent="reader")
-    for buffer in (made, moved, reader):
+    for buffer in (created, moved, reader):
         buffer.add_message(role="user", content="short", token_count=499)
         await buffer.save()
         assert not buffer.compaction_due, buffer
         buffer.add_message(role="user", content=LONG)
         await buffer.save()
         assert await acme.messages.list(buffer.id) == buffer.history()
-    assert [buffer.compaction_due for buffer in (made, moved, reader)] == [True, True, False]
-    assert made.history()[-1].token_count > 1
+    assert [buffer.compaction_due for buffer in (created, moved, reader)] == [True, True, False]
+    assert created.history()[-1].token_count > 1
     await acme.compactions.attach(SMALL, session_id=reader.id, summarize=lambda messages: "so far")
     reader.set_label("read")
     await reader.save()
@@ -469,5 +469,5 @@ async def a_buffer_reports_when_its_session_is_due(world: World) -> None:
     moved.set_agent_info(agent="reader")  # an agent's policy changes with the agent
     await moved.save()
     assert not moved.compaction_due
-    await made.reload()
-    assert not made.compaction_due, "compaction_due is reset"
+    await created.reload()
+    assert not created.compaction_due, "compaction_due is reset"

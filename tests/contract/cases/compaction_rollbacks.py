@@ -52,9 +52,9 @@ async def a_rollback_restores_everything_and_keeps_later_messages(world: World) 
         NewMessage(role="user", content=result("a")),
         NewMessage(role="user", content="last"),
     ]
-    made = await acme.messages.append_many(session.id, new)
+    created = await acme.messages.append_many(session.id, new)
     world.clock.advance(60)
-    await acme.messages.update(made[1].id, metadata={"n": 2})
+    await acme.messages.update(created[1].id, metadata={"n": 2})
     before = await shown_messages(acme, session)
     world.clock.advance(60)
     event = await acme.compactions.compact(session.id, ALL, summary="s")
@@ -76,7 +76,7 @@ async def a_rollback_restores_everything_and_keeps_later_messages(world: World) 
 @contract()
 async def a_rollback_restores_pruned_tool_outputs(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, call("a"), result("a"), call("b"), result("b"), "x", token_count=50)
+    session, messages = await session_with(acme, call("a"), result("a"), call("b"), result("b"), "x", token_count=50)
     plain, _ = await session_with(acme, call("a"), result("a"), "x")
     for pruned_session in (session, plain):
         before = await shown_messages(acme, pruned_session)
@@ -87,10 +87,10 @@ async def a_rollback_restores_pruned_tool_outputs(world: World) -> None:
         await acme.compactions.rollback(event.id)
         await check_restored(acme, pruned_session, before)
     event = await acme.compactions.compact(session.id, PRUNING)
-    await acme.messages.update(made[1].id, is_preserved=True, metadata={"changed": "since"})
-    await acme.messages.delete(session.id, [made[3].id])
+    await acme.messages.update(messages[1].id, is_preserved=True, metadata={"changed": "since"})
+    await acme.messages.delete(session.id, [messages[3].id])
     await acme.compactions.rollback(event.id)
-    await check_restored(acme, session, [made[0], made[1], made[2], made[4]])
+    await check_restored(acme, session, [messages[0], messages[1], messages[2], messages[4]])
 
 
 @contract()
@@ -136,37 +136,37 @@ async def every_value_survives_the_archive(world: World) -> None:
     new += [NewMessage(role="user", content=text, metadata={text: text}) for text in TEXTS]
     blocks: list[Any] = [{"type": "tool_result", "tool_use_id": "t", "content": [LONG, *values], "\x00": "\ud800"}]
     new.append(NewMessage(role="user", content=blocks))
-    made = await acme.messages.append_many(session.id, new)
+    created = await acme.messages.append_many(session.id, new)
     for policy in (ALL, PRUNING):
         event = await acme.compactions.compact(session.id, replace(policy, summary_tokens=9_999), summary="\x00 \ud800")
         kept = await acme.compactions.archived(event_id=event.id, limit=1_000)
-        assert identical([message.message for message in kept], made[-event.messages_removed or -1 :])
+        assert identical([message.message for message in kept], created[-event.messages_removed or -1 :])
         assert {message.is_rewritten for message in kept} == {event.messages_rewritten > 0}
         if event.messages_removed:
             assert (await acme.compactions.get(event.id)).summary_content == "\x00 \ud800"
         await acme.compactions.rollback(event.id)
-        await check_restored(acme, session, made)
+        await check_restored(acme, session, created)
 
 
 @contract()
 async def a_rollback_restores_the_feedback_on_a_message(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, call("a"), result("a"), "x", "y")
+    session, messages = await session_with(acme, LONG, call("a"), result("a"), "x", "y")
     for number in (0, 2, 4):
         await acme.feedback.create(
-            made[number].id,
+            messages[number].id,
             is_positive=False,
             feedback_text=f"'\x00 \ud800 {number}",
             user="ada",
             metadata={"n": [1.0]},
         )
-    await acme.feedback.create(made[0].id, is_positive=True)
+    await acme.feedback.create(messages[0].id, is_positive=True)
     feedback = await acme.feedback.list(session_id=session.id)
     assert len(feedback) == 4
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
-    assert [entry.message_id for entry in await acme.feedback.list(session_id=session.id)] == [made[4].id]
-    again = next(entry for entry in feedback if entry.message_id == made[0].id)
-    await acme.feedback.create(made[3].id, is_positive=False, id=again.id)
+    assert [entry.message_id for entry in await acme.feedback.list(session_id=session.id)] == [messages[4].id]
+    again = next(entry for entry in feedback if entry.message_id == messages[0].id)
+    await acme.feedback.create(messages[3].id, is_positive=False, id=again.id)
     with raises(Conflict, saying="feedback to restore"):
         await acme.compactions.rollback(event.id)
     await acme.feedback.delete(again.id)
@@ -183,15 +183,15 @@ async def a_rollback_restores_the_feedback_on_a_message(world: World) -> None:
 async def originals_can_be_read_and_searched_page_by_page(world: World) -> None:
     acme = world.tenant()
     texts = ["Der GRÖSSTE Wald", "100% of_it", "plain", "100 percent of it", "straße", "x", "y"]
-    session, made = await session_with(acme, *[f"{text} {LONG}" for text in texts])
+    session, appended = await session_with(acme, *[f"{text} {LONG}" for text in texts])
     first = await acme.compactions.compact(session.id, replace(POLICY, preserve_last=4), summary="one")
     summary = (await shown_messages(acme, session))[0]
     world.clock.advance(5)
     second = await acme.compactions.compact(session.id, POLICY, summary="two")
     archived = await acme.compactions.archived(session_id=session.id)
     assert [(original.event_id, original.message) for original in archived] == [
-        *((first.id, message) for message in made[:3]),
-        *((second.id, message) for message in [summary, *made[3:5]]),
+        *((first.id, message) for message in appended[:3]),
+        *((second.id, message) for message in [summary, *appended[3:5]]),
     ]
     assert [original.archived_at for original in archived] == [first.created_at] * 3 + [second.created_at] * 3
     assert archived.next is None
@@ -201,12 +201,12 @@ async def originals_can_be_read_and_searched_page_by_page(world: World) -> None:
     assert [*pages[0], *pages[1]] == archived
     assert pages[1].next is None
     matches = {
-        "größte": [made[0]],
-        "GRÖSSTE WALD": [made[0]],
-        "100%": [made[1]],
-        "of_it": [made[1]],
-        "100": [made[1], made[3]],
-        "STRASSE": [made[4]],
+        "größte": [appended[0]],
+        "GRÖSSTE WALD": [appended[0]],
+        "100%": [appended[1]],
+        "of_it": [appended[1]],
+        "100": [appended[1], appended[3]],
+        "STRASSE": [appended[4]],
         "tool_use": [],
         "text": [],
         "one": [summary],
@@ -216,7 +216,10 @@ async def originals_can_be_read_and_searched_page_by_page(world: World) -> None:
         assert [original.message for original in hits] == messages, text
     page = await acme.compactions.search_archive(session.id, "100", limit=1)
     rest = await acme.compactions.search_archive(session.id, "100", limit=1, cursor=page.next)
-    assert ([original.message for original in page], [original.message for original in rest]) == ([made[1]], [made[3]])
+    assert ([original.message for original in page], [original.message for original in rest]) == (
+        [appended[1]],
+        [appended[3]],
+    )
     assert rest.next is None
     history = await acme.compactions.history(session.id, limit=1)
     assert (history, await acme.compactions.history(session.id, limit=1, cursor=history.next)) == ([second], [first])
@@ -308,8 +311,8 @@ async def a_fork_of_a_compacted_session_is_not_changed_by_a_rollback(world: Worl
     acme = world.tenant()
     policies: list[CompactionPolicy] = [POLICY, replace(PRUNING, preserve_last=2)]
     for policy in policies:
-        session, made = await session_with(acme, LONG, call("a"), result("a"), LONG, "x", "y", token_count=40)
-        await acme.feedback.create(made[0].id, is_positive=True)
+        session, messages = await session_with(acme, LONG, call("a"), result("a"), LONG, "x", "y", token_count=40)
+        await acme.feedback.create(messages[0].id, is_positive=True)
         feedback = [*await acme.feedback.list(session_id=session.id)]
         before = await shown_messages(acme, session)
         event = await acme.compactions.compact(session.id, policy, summary="s")
@@ -336,8 +339,8 @@ async def a_fork_of_a_compacted_session_is_not_changed_by_a_rollback(world: Worl
 async def no_branch_starts_between_removed_messages_and_their_summary(world: World) -> None:
     """The summary of messages before a kept message comes after it, so a branch in between would have neither."""
     acme = world.tenant()
-    session, made = await session_with(acme, *[LONG] * 10)
-    for kept in (made[0], made[4]):
+    session, messages = await session_with(acme, *[LONG] * 10)
+    for kept in (messages[0], messages[4]):
         await acme.messages.update(kept.id, is_preserved=True)
     before = await shown_messages(acme, session)
     event = await acme.compactions.compact(session.id, POLICY, summary="2 to 4 and 6 to 8")
@@ -367,23 +370,25 @@ async def no_branch_starts_between_removed_messages_and_their_summary(world: Wor
 @contract()
 async def purged_messages_leave_the_archive(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, call("a"), result("a", output="SECRET " * 300), LONG, "SECRET", "x", "y")
+    session, messages = await session_with(
+        acme, call("a"), result("a", output="SECRET " * 300), LONG, "SECRET", "x", "y"
+    )
     pruned = await acme.compactions.compact(session.id, replace(PRUNING, preserve_last=2), summary="s")
     assert pruned.messages_rewritten == 1
     removed = await acme.compactions.compact(session.id, POLICY, summary="s")
     assert removed.messages_removed == 4
     before = await acme.sessions.get(session.id)
-    assert await acme.messages.delete(session.id, [made[1].id, made[3].id, uuid_of("unknown")]) == 2
-    assert await acme.messages.delete(session.id, [made[1].id, made[3].id]) == 0
+    assert await acme.messages.delete(session.id, [messages[1].id, messages[3].id, uuid_of("unknown")]) == 2
+    assert await acme.messages.delete(session.id, [messages[1].id, messages[3].id]) == 0
     assert await world.tenant("zenith").sessions.list() == []
     after = await acme.sessions.get(session.id)
     assert (after.message_count, after.token_count) == (before.message_count, before.token_count)
     assert await acme.compactions.search_archive(session.id, "SECRET") == []
     left = await acme.compactions.archived(session_id=session.id)
-    assert {message.message.id for message in left} == {made[0].id, made[2].id}
+    assert {message.message.id for message in left} == {messages[0].id, messages[2].id}
     await acme.compactions.rollback(removed.id)
     await acme.compactions.rollback(pruned.id)
-    await check_restored(acme, session, [made[0], made[2], made[4], made[5]])
+    await check_restored(acme, session, [messages[0], messages[2], messages[4], messages[5]])
     assert await acme.messages.search("secret", session_id=session.id) == []
 
 
@@ -392,15 +397,15 @@ async def a_rollback_removes_the_summary_of_deleted_messages(world: World) -> No
     """The summary has the position of the last message that it replaces, which is not restored."""
     acme = world.tenant()
     for fork_first, deleted in ((False, 1), (True, 1), (False, 3), (True, 3)):
-        session, made = await session_with(acme, LONG, LONG, LONG, "x", "y")
+        session, messages = await session_with(acme, LONG, LONG, LONG, "x", "y")
         forks = [await acme.branches.fork(session.id)] if fork_first else []
         event = await acme.compactions.compact(session.id, POLICY, summary="s")
         forks += [] if forks else [await acme.branches.fork(session.id)]
         compacted = await shown_messages(acme, session)
-        deleted_ids = {message.id for message in made[3 - deleted : 3]}
+        deleted_ids = {message.id for message in messages[3 - deleted : 3]}
         assert await acme.messages.delete(session.id, [*deleted_ids]) == deleted
         await acme.compactions.rollback(event.id)
-        await check_restored(acme, session, [message for message in made if message.id not in deleted_ids])
+        await check_restored(acme, session, [message for message in messages if message.id not in deleted_ids])
         await acme.branches.switch(session.id, forks[0].number)
-        seen = made if fork_first else compacted
+        seen = messages if fork_first else compacted
         await check_restored(acme, session, [message for message in seen if message.id not in deleted_ids])

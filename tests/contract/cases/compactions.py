@@ -63,16 +63,16 @@ async def shown_messages(acme: AsyncTenantHandle, session: Session) -> list[Mess
 @contract()
 async def a_plan_describes_the_compaction_and_changes_nothing(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, "short", "last", token_count=0)
-    await acme.messages.update(made[1].id, is_preserved=True, token_count=400)
+    session, messages = await session_with(acme, LONG, LONG, "short", "last", token_count=0)
+    await acme.messages.update(messages[1].id, is_preserved=True, token_count=400)
     before, unchanged = await acme.sessions.get(session.id), await shown_messages(acme, session)
     world.clock.advance(1)
     plan = await acme.compactions.plan(session.id, POLICY)
     assert (plan.session_id, plan.strategy, plan.policy) == (session.id, "summarization", POLICY)
-    assert (plan.removed, plan.rewritten, plan.needs_summary) == ([made[0].id], [], True)
-    assert [message.content for message in plan.to_summarize] == [made[0].content]
+    assert (plan.removed, plan.rewritten, plan.needs_summary) == ([messages[0].id], [], True)
+    assert [message.content for message in plan.to_summarize] == [messages[0].content]
     why = {protected.message_id: protected.why for protected in plan.protected}
-    assert why == {made[1].id: "preserved", made[2].id: "last", made[3].id: "last"}
+    assert why == {messages[1].id: "preserved", messages[2].id: "last", messages[3].id: "last"}
     assert [protected.seq for protected in plan.protected] == [2, 3, 4]
     assert plan.tokens_before == tokens(unchanged) == tokens(unchanged[1:]) + plan.covered_tokens
     assert (plan.tokens_after, plan.estimated) == (tokens(unchanged[1:]), 3)
@@ -93,8 +93,8 @@ async def a_plan_describes_the_compaction_and_changes_nothing(world: World) -> N
 @contract()
 async def one_summary_replaces_the_removed_messages(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, LONG, LONG, LONG, "second to last", "last", token_count=30)
-    await acme.messages.update(made[1].id, is_preserved=True)
+    session, messages = await session_with(acme, LONG, LONG, LONG, LONG, LONG, "second to last", "last", token_count=30)
+    await acme.messages.update(messages[1].id, is_preserved=True)
     before = await shown_messages(acme, session)
     world.clock.advance(90)
     event = await acme.compactions.compact(session.id, POLICY, summary="the summary so far", model="tiny")
@@ -109,13 +109,13 @@ async def one_summary_replaces_the_removed_messages(world: World) -> None:
     assert (event.summary_message_id, event.summary_content) == (summary.id, "the summary so far")
     assert (event.number, event.branch, event.strategy, event.model_used) == (1, 0, "summarization", "tiny")
     assert (event.messages_removed, event.messages_rewritten) == (4, 0)
-    assert event.preserved_message_ids == [made[1].id, made[5].id, made[6].id]
+    assert event.preserved_message_ids == [messages[1].id, messages[5].id, messages[6].id]
     assert (event.duration_ms, event.created_at, event.rolled_back_at) == (0, from_us(world.clock.now_us()), None)
     now = await acme.sessions.get(session.id)
     assert (now.compaction_count, now.updated_at) == (1, event.created_at)
     assert await acme.compactions.get(event.id) == event
     assert await acme.compactions.history(session.id) == [event]
-    for removed in (made[0], made[2], made[3], made[4]):
+    for removed in (messages[0], messages[2], messages[3], messages[4]):
         with raises(NotFound):
             await acme.messages.get(removed.id)
     later = await acme.messages.append(session.id, role="user", content="later")
@@ -131,7 +131,7 @@ def _check_event(event: CompactionEvent, before: Sequence[Message], after: Seque
 @contract()
 async def tool_outputs_are_removed_first_and_that_may_be_enough(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(
+    session, messages = await session_with(
         acme,
         "look",
         call("a", "b"),
@@ -151,7 +151,7 @@ async def tool_outputs_are_removed_first_and_that_may_be_enough(world: World) ->
     after = await shown_messages(acme, session)
     pruned = [*result("a", output=PRUNED), {"type": "text", "text": "and"}, *result("b", output="ok")]
     now = from_us(world.clock.now_us())
-    assert after[2] == replace(made[2], content=pruned, updated_at=now, token_count=estimate(pruned))
+    assert after[2] == replace(messages[2], content=pruned, updated_at=now, token_count=estimate(pruned))
     changed = result("a", output=PRUNED)
     assert after[5] == replace(extra, content=changed, updated_at=now, token_count=estimate(changed))
     assert [after[n] for n in (0, 1, 3, 4)] == [before[n] for n in (0, 1, 3, 4)]
@@ -166,22 +166,27 @@ async def tool_outputs_are_removed_first_and_that_may_be_enough(world: World) ->
 @contract()
 async def if_pruning_is_not_enough_the_summariser_gets_the_messages_without_tool_outputs(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, call("a"), result("a"), LONG, "second to last", "last")
+    session, messages = await session_with(acme, LONG, call("a"), result("a"), LONG, "second to last", "last")
     policy = replace(HYBRID, target_tokens=50)
     plan = await acme.compactions.plan(session.id, policy)
-    assert plan.removed == [message.id for message in made[:4]]
-    assert plan.to_summarize == [made[0], made[1], replace(made[2], content=result("a", output=PRUNED)), made[3]]
+    assert plan.removed == [message.id for message in messages[:4]]
+    assert plan.to_summarize == [
+        messages[0],
+        messages[1],
+        replace(messages[2], content=result("a", output=PRUNED)),
+        messages[3],
+    ]
     event = await acme.compactions.compact(session.id, plan=plan, summary="all of it")
     after = await shown_messages(acme, session)
-    assert [message.id for message in after[1:]] == [made[4].id, made[5].id]
+    assert [message.id for message in after[1:]] == [messages[4].id, messages[5].id]
     assert (event.messages_removed, event.messages_rewritten) == (4, 0)
-    _check_event(event, made, after)
+    _check_event(event, messages, after)
     kept = await acme.compactions.archived(event_id=event.id)
-    assert [message.message for message in kept] == made[:4], "the archive has the outputs"
+    assert [message.message for message in kept] == messages[:4], "the archive has the outputs"
     for kind in ({"keep_tool_outputs": True}, {"prune_tokens": 10_000}):
-        session, made = await session_with(acme, LONG, call("a"), result("a"), LONG, "second to last", "last")
+        session, messages = await session_with(acme, LONG, call("a"), result("a"), LONG, "second to last", "last")
         plan = await acme.compactions.plan(session.id, replace(policy, **kind))
-        assert plan.to_summarize == made[:4], kind
+        assert plan.to_summarize == messages[:4], kind
 
 
 @contract()
@@ -199,14 +204,14 @@ async def protected_messages_are_never_changed(world: World) -> None:
         NewMessage(role="assistant", content=LONG, token_count=10),
         NewMessage(role="user", content="last", token_count=5),
     ]
-    made = await acme.messages.append_many(session.id, new)
+    created = await acme.messages.append_many(session.id, new)
     policy = replace(POLICY, preserve_last=1, protected_tokens=15)
     plan = await acme.compactions.plan(session.id, policy)
     why = {protected.seq: protected.why for protected in plan.protected}
     assert why == {1: "system", 2: "preserved", 4: "system", 8: "recent", 9: "last"}
     await acme.compactions.compact(session.id, policy, summary="s")
     after = await shown_messages(acme, session)
-    assert [message for message in after if not message.is_summary] == [made[n] for n in (0, 1, 3, 7, 8)]
+    assert [message for message in after if not message.is_summary] == [created[n] for n in (0, 1, 3, 7, 8)]
     assert [message.seq for message in after] == [1, 2, 4, 7, 8, 9]
     nothing = replace(policy, preserve_last=0, protected_tokens=0)
     assert {protected.why for protected in (await acme.compactions.plan(session.id, nothing)).protected} == {
@@ -231,14 +236,14 @@ async def a_tool_call_is_never_separated_from_its_result(world: World) -> None:
         result("c"),
         "last",
     ]
-    session, made = await session_with(acme, *contents)
+    session, messages = await session_with(acme, *contents)
     plan = await acme.compactions.plan(session.id, replace(POLICY, preserve_last=2))
     why = {protected.seq: protected.why for protected in plan.protected}
     assert why == {6: "pair", 8: "unanswered", 10: "last", 11: "last"}
-    assert plan.removed == [made[n].id for n in (0, 1, 2, 3, 4, 6, 8)]
+    assert plan.removed == [messages[n].id for n in (0, 1, 2, 3, 4, 6, 8)]
     plan = await acme.compactions.plan(session.id, replace(POLICY, preserve_last=7))
     assert {protected.seq: protected.why for protected in plan.protected if protected.seq < 5} == {2: "pair", 3: "pair"}
-    assert plan.removed == [made[0].id, made[3].id]
+    assert plan.removed == [messages[0].id, messages[3].id]
     await acme.compactions.compact(session.id, plan=plan, summary="s")
     assert [message.seq for message in await shown_messages(acme, session)] == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 
@@ -264,7 +269,7 @@ async def ids_of_tool_calls_may_repeat(world: World) -> None:
 @contract()
 async def a_compaction_that_would_not_shrink_the_session_is_refused(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, "a", "b", "c", "d", token_count=3)
+    session, messages = await session_with(acme, "a", "b", "c", "d", token_count=3)
     before = await acme.sessions.get(session.id)
     world.clock.advance(1)
     with raises(NothingToCompact, saying="the summary has"):
@@ -280,7 +285,7 @@ async def a_compaction_that_would_not_shrink_the_session_is_refused(world: World
         await acme.compactions.compact(session.id, replace(POLICY, summary_tokens=5), summary="five tokens it is")
     with raises(NothingToCompact):
         await acme.compactions.compact((await acme.sessions.create()).id, POLICY, summary="of nothing")
-    assert await shown_messages(acme, session) == made
+    assert await shown_messages(acme, session) == messages
     assert await acme.sessions.get(session.id) == before
     assert await acme.compactions.history(session.id) == []
     summaries, _ = await session_with(acme, LONG, LONG, "x", "y", is_summary=True)
@@ -291,7 +296,7 @@ async def a_compaction_that_would_not_shrink_the_session_is_refused(world: World
 @contract()
 async def invalid_arguments_change_nothing(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, "x", "y")
+    session, messages = await session_with(acme, LONG, LONG, "x", "y")
     other, _ = await session_with(acme, LONG, LONG, "x", "y")
     plan, bad = await acme.compactions.plan(session.id, POLICY), acme.compactions
     wrong: list[dict[str, Any]] = [
@@ -315,20 +320,20 @@ async def invalid_arguments_change_nothing(world: World) -> None:
         await bad.compact(uuid_of("unknown"), POLICY, summary="s")
     with raises(NotFound):
         await bad.rollback(uuid_of("unknown"))
-    assert await shown_messages(acme, session) == made
+    assert await shown_messages(acme, session) == messages
 
 
 @contract()
 async def messages_appended_after_the_plan_stay_after_the_summary(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, LONG, "x", "y")
+    session, messages = await session_with(acme, LONG, LONG, LONG, "x", "y")
     plan = await acme.compactions.plan(session.id, POLICY)
     later = [await acme.messages.append(session.id, role="user", content=LONG) for _ in range(3)]
-    changed = await acme.messages.update(made[4].id, content="protected, so not covered", token_count=9)
+    changed = await acme.messages.update(messages[4].id, content="protected, so not covered", token_count=9)
     before = await shown_messages(acme, session)
     event = await acme.compactions.compact(session.id, plan=plan, summary="of three")
     after = await shown_messages(acme, session)
-    assert after[1:] == [made[3], changed, *later]
+    assert after[1:] == [messages[3], changed, *later]
     assert (after[0].seq, after[0].is_summary, event.messages_removed) == (3, True, 3)
     _check_event(event, before, after)
 
@@ -337,34 +342,34 @@ async def messages_appended_after_the_plan_stay_after_the_summary(world: World) 
 async def a_plan_is_executed_exactly_as_made_or_not_at_all(world: World) -> None:
     acme = world.tenant()
 
-    async def update(session: Session, made: list[Message]) -> None:
-        await acme.messages.update(made[1].id, content=[{"type": "text", "text": LONG}, {"type": "n", "n": 1.0}])
+    async def update(session: Session, created: list[Message]) -> None:
+        await acme.messages.update(created[1].id, content=[{"type": "text", "text": LONG}, {"type": "n", "n": 1.0}])
 
-    async def flag(session: Session, made: list[Message]) -> None:
-        await acme.messages.update(made[0].id, is_preserved=True)
+    async def flag(session: Session, created: list[Message]) -> None:
+        await acme.messages.update(created[0].id, is_preserved=True)
 
-    async def delete(session: Session, made: list[Message]) -> None:
-        await acme.messages.delete(session.id, [made[1].id])
+    async def delete(session: Session, created: list[Message]) -> None:
+        await acme.messages.delete(session.id, [created[1].id])
 
-    async def answer(session: Session, made: list[Message]) -> None:
+    async def answer(session: Session, created: list[Message]) -> None:
         await acme.messages.append(session.id, role="user", content=result("a", output="once more"))
 
-    async def compact(session: Session, made: list[Message]) -> None:
+    async def compact(session: Session, created: list[Message]) -> None:
         await acme.compactions.compact(session.id, POLICY, summary="first")
 
-    async def compact_and_roll_back(session: Session, made: list[Message]) -> None:
+    async def compact_and_roll_back(session: Session, created: list[Message]) -> None:
         await acme.compactions.rollback((await acme.compactions.compact(session.id, POLICY, summary="first")).id)
 
-    async def fork_and_switch(session: Session, made: list[Message]) -> None:
+    async def fork_and_switch(session: Session, created: list[Message]) -> None:
         branch = await acme.branches.fork(session.id)
         await acme.branches.switch(session.id, branch.number)
 
     for meanwhile in (update, flag, delete, answer, compact, compact_and_roll_back, fork_and_switch):
-        session, made = await session_with(
+        session, messages = await session_with(
             acme, LONG, [{"type": "text", "text": LONG}, {"type": "n", "n": 1}], call("a"), result("a"), "x", "y"
         )
         plan = await acme.compactions.plan(session.id, POLICY)
-        await meanwhile(session, made)
+        await meanwhile(session, messages)
         messages_before, history = await shown_messages(acme, session), await acme.compactions.history(session.id)
         with raises(Conflict, saying="make a new plan"):
             await acme.compactions.compact(session.id, plan=plan, summary="s")
@@ -380,10 +385,10 @@ async def a_compaction_can_be_repeated_under_its_id(world: World) -> None:
     assert first.id == uuid_of("event")
     assert await acme.compactions.compact(session.id, POLICY, summary="s", id=uuid_of("event")) == first
     assert await acme.compactions.history(session.id) == [first]
-    other, made = await session_with(acme, *[LONG] * 6)
+    other, messages = await session_with(acme, *[LONG] * 6)
     with raises(Conflict, saying=uuid_of("event")):
         await acme.compactions.compact(other.id, POLICY, summary="s", id=uuid_of("event"))
-    assert await shown_messages(acme, other) == made
+    assert await shown_messages(acme, other) == messages
 
 
 class Greedy:
@@ -404,20 +409,20 @@ class Greedy:
 async def a_custom_strategy_cannot_change_protected_messages(world: World) -> None:
     acme = world.tenant()
     contents: list[Any] = [LONG, call("a"), result("a"), LONG, LONG, "x", "y"]
-    session, made = await session_with(acme, *contents)
+    session, messages = await session_with(acme, *contents)
     kept = await acme.messages.append(session.id, role="user", content=result("z"), is_preserved=True)
     bad: list[dict[str, Any]] = [
-        {"remove": [made[6].id]},
-        {"remove": [made[1].id]},
-        {"remove": [made[2].id]},
+        {"remove": [messages[6].id]},
+        {"remove": [messages[1].id]},
+        {"remove": [messages[2].id]},
         {"remove": [uuid_of("unknown")]},
         {"rewrite": {kept.id: result("z", output="")}},
-        {"rewrite": {made[2].id: []}},
-        {"rewrite": {made[2].id: result("other")}},
+        {"rewrite": {messages[2].id: []}},
+        {"rewrite": {messages[2].id: result("other")}},
         {"rewrite": {uuid_of("unknown"): []}},
-        {"rewrite": [made[0].id]},
-        {"remove": made[0].id},
-        {"remove": iter([made[0].id])},
+        {"rewrite": [messages[0].id]},
+        {"remove": messages[0].id},
+        {"remove": iter([messages[0].id])},
     ]
     for changes in bad:
         with raises(InvalidInput) as refused:
@@ -426,18 +431,18 @@ async def a_custom_strategy_cannot_change_protected_messages(world: World) -> No
     with raises(NothingToCompact):
         await acme.compactions.compact(session.id, POLICY, strategy=Greedy(), summary="s")
     with raises(NothingToCompact):
-        longer = {made[0].id: [{"type": "text", "text": LONG + LONG}]}
+        longer = {messages[0].id: [{"type": "text", "text": LONG + LONG}]}
         await acme.compactions.compact(session.id, POLICY, strategy=Greedy(rewrite=longer), summary="s")
-    assert (await shown_messages(acme, session))[:-1] == made
+    assert (await shown_messages(acme, session))[:-1] == messages
     shorter = [{"type": "text", "text": "shorter"}]
-    good = Greedy(remove=[made[4].id], rewrite={made[0].id: shorter}, summarize=False)
+    good = Greedy(remove=[messages[4].id], rewrite={messages[0].id: shorter}, summarize=False)
     event = await acme.compactions.compact(session.id, POLICY, strategy=good)
     assert (event.strategy, event.summary_message_id) == ("greedy", None)
     assert (event.messages_removed, event.messages_rewritten) == (1, 1)
     after = await shown_messages(acme, session)
-    assert [message.id for message in after] == [*(made[n].id for n in (0, 1, 2, 3, 5, 6)), kept.id]
+    assert [message.id for message in after] == [*(messages[n].id for n in (0, 1, 2, 3, 5, 6)), kept.id]
     assert after[0].content == shorter
-    assert [message.id for message in good.seen[0].messages] == [*(message.id for message in made), kept.id]
+    assert [message.id for message in good.seen[0].messages] == [*(message.id for message in messages), kept.id]
     with raises(InvalidInput, field="strategy"):
         await acme.compactions.plan(session.id, POLICY, strategy=_Silent())  # type: ignore[arg-type]
 
@@ -445,22 +450,22 @@ async def a_custom_strategy_cannot_change_protected_messages(world: World) -> No
 @contract()
 async def contents_from_a_strategy_are_checked_like_an_append(world: World) -> None:
     acme = world.tenant()
-    session, made = await session_with(acme, LONG, LONG, LONG, LONG, "x", "y", token_count=200)
+    session, messages = await session_with(acme, LONG, LONG, LONG, LONG, "x", "y", token_count=200)
     foreign = await acme.messages.append(session.id, kind="other.item", content={"a": LONG}, token_count=0)
     await acme.messages.append_many(session.id, [NewMessage(role="user", content="z")] * 2)
     before = await shown_messages(acme, session)
     bad = [None, 7, {"type": "text", "text": "one block"}, ["no block"], [{"no": "type"}], {1, 2}, b"bytes"]
     for content in bad:
-        with raises(InvalidInput, saying=made[0].id, field="rewrite"):
-            await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={made[0].id: content}))
+        with raises(InvalidInput, saying=messages[0].id, field="rewrite"):
+            await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={messages[0].id: content}))
     with raises(InvalidText, saying=foreign.id, field="rewrite"):
         await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={foreign.id: {1, 2}}))
     with raises(LimitExceeded, saying="content_bytes", field="rewrite"):
-        large = Greedy(rewrite={made[0].id: "x" * world.limits.content_bytes})
+        large = Greedy(rewrite={messages[0].id: "x" * world.limits.content_bytes})
         await acme.compactions.plan(session.id, POLICY, strategy=large)
     blocks = [{"type": "text", "text": "shorter"}]
-    rewrite = {made[0].id: "short", made[1].id: blocks, made[2].id: tuple(blocks), foreign.id: "as it is"}
-    plan = await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite=rewrite, remove=[made[3].id]))
+    rewrite = {messages[0].id: "short", messages[1].id: blocks, messages[2].id: tuple(blocks), foreign.id: "as it is"}
+    plan = await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite=rewrite, remove=[messages[3].id]))
     contents = [[{"type": "text", "text": "short"}], blocks, blocks, "as it is"]
     assert [(rewritten.content, rewritten.tokens) for rewritten in plan.rewritten] == [
         (content, estimate(content)) for content in contents
@@ -475,7 +480,7 @@ async def contents_from_a_strategy_are_checked_like_an_append(world: World) -> N
     assert [message.token_count for message in after if message.id in rewrite] == [*map(estimate, contents[:3]), 0]
     _check_event(event, before, after)
     assert (await acme.messages.context(session.id, max_tokens=1_000)).messages
-    strategy = Greedy(rewrite={made[0].id: "a"}, remove=[made[0].id])
+    strategy = Greedy(rewrite={messages[0].id: "a"}, remove=[messages[0].id])
     assert (await acme.compactions.plan(session.id, POLICY, strategy=strategy)).to_summarize[0].content == [
         {"type": "text", "text": "a"}
     ]

@@ -343,8 +343,8 @@ async def a_view_is_read_no_further_than_needed(world: World) -> None:
             )
             for number in range(100)
         ]
-        made = await acme.messages.append_many(session, new)
-        await acme.branches.rewind(session, to=made[79].seq)
+        created = await acme.messages.append_many(session, new)
+        await acme.branches.rewind(session, to=created[79].seq)
     by_seq = {message.seq: message for message in await acme.messages.list(session)}
     assert len(by_seq) == 320
     always = [seq for seq, message in by_seq.items() if message.is_preserved or message.role == "system" or seq == 247]

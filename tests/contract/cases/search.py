@@ -297,12 +297,12 @@ async def a_search_can_be_limited_to_a_session_a_user_or_an_agent(world: World) 
 async def the_newest_comes_first_and_pages_neither_repeat_nor_skip(world: World) -> None:
     acme = world.tenant()
     sessions = [await acme.sessions.create() for _ in range(3)]
-    made: list[str] = []
+    created: list[str] = []
     for number in range(30):
         if number % 4:
             world.clock.advance(0.5)
         session = sessions[number % 3 if number % 4 else 0]
-        made.append((await acme.messages.append(session.id, role="user", content=f"page {number}")).id)
+        created.append((await acme.messages.append(session.id, role="user", content=f"page {number}")).id)
     whole = await acme.messages.search("page", limit=100)
     assert whole.next is None
     times = [hit.message.created_at for hit in whole]
@@ -322,7 +322,7 @@ async def the_newest_comes_first_and_pages_neither_repeat_nor_skip(world: World)
             break
         cursor = page.next
     assert [hit.message.id for hit in pages] == [hit.message.id for hit in whole]
-    assert {hit.message.id for hit in pages} == set(made)
+    assert {hit.message.id for hit in pages} == set(created)
 
 
 @contract()
@@ -483,8 +483,8 @@ async def concurrent_searches_and_appends_lose_and_duplicate_nothing(world: Worl
     sessions = [await session_with(acme, "word, first") for _ in range(4)]
 
     async def append_and_search(number: int) -> bool:
-        made = await acme.messages.append(sessions[number % 4].id, role="user", content=f"word {number}")
-        return made.id in [hit.message.id for hit in await acme.messages.search(f"word {number}")]
+        created = await acme.messages.append(sessions[number % 4].id, role="user", content=f"word {number}")
+        return created.id in [hit.message.id for hit in await acme.messages.search(f"word {number}")]
 
     results = await world.together(*[partial(append_and_search, number) for number in range(24)])
     assert results == [True] * 24, results

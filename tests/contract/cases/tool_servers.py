@@ -17,13 +17,13 @@ from tests.contract.cases.world import World, raises
 async def upserting_a_server_replaces_its_tools(world: World) -> None:
     servers = world.tenant().tool_servers
     now = from_us(world.clock.now_us())
-    made = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewServerTool("a"), NewServerTool("b", "B")]))
-    assert (made.kind, made.last_connected_at) == ("K", None)
+    created = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewServerTool("a"), NewServerTool("b", "B")]))
+    assert (created.kind, created.last_connected_at) == ("K", None)
     assert await servers.find("ns/s") is None, "a server of another kind"
     world.clock.advance(1)
     tools = [NewServerTool("b", "old"), NewServerTool("b", "new"), NewServerTool("c")]
     again = await servers.upsert(NewToolServer("ns/s", "K", last_connected_at=now, tools=tools))
-    assert (again.created_at, again.last_connected_at, again.description) == (made.created_at, now, "")
+    assert (again.created_at, again.last_connected_at, again.description) == (created.created_at, now, "")
     unset = await servers.upsert(NewToolServer("ns/s", "K", "d", tools=tools))
     assert unset.last_connected_at == now, "an unset value stays unchanged"
     await servers.update("ns/s", "K", change=ToolServerChange(description="other"))

@@ -44,7 +44,7 @@ def history(*contents: Any, policy: CompactionPolicy = POLICY, **more: Any) -> C
 def random_history(seed: int) -> tuple[list[Message], CompactionPolicy]:
     random = Random(seed)
     new = oracle.random_messages(random, random.randrange(30), [f"t{n}" for n in range(random.choice((1, 4)))])
-    made = [
+    messages = [
         message(
             seq,
             content.content,
@@ -56,7 +56,7 @@ def random_history(seed: int) -> tuple[list[Message], CompactionPolicy]:
         )
         for seq, content in enumerate(new, 1)
     ]
-    return made, oracle.random_policy(random)
+    return messages, oracle.random_policy(random)
 
 
 @settings(max_examples=300)

@@ -100,9 +100,9 @@ def check(context: Context, history: list[Message], most: int) -> None:
         missing = [block for block in original.content if block not in left]
         assert all(block["type"] == "tool_result" for block in missing), "only results may be removed from a message"
     for message in context.messages:
-        made = [block for block in message.content if block.get("is_error")]
-        assert [block["tool_use_id"] for block in made] == [*message.made_up]
-        assert message.message_id is not None or made
+        created = [block for block in message.content if block.get("is_error")]
+        assert [block["tool_use_id"] for block in created] == [*message.made_up]
+        assert message.message_id is not None or created
 
 
 def check_choice(context: Context, history: list[Message], most: int) -> None:

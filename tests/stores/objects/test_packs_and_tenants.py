@@ -345,13 +345,13 @@ def test_a_quota_is_stored(bench: Bench, quota: int | None) -> None:
 @pytest.mark.parametrize("quota", [-1, 2**40, 1.5, "1", True, [1]], ids=repr)
 def test_an_invalid_quota_changes_nothing(bench: Bench, quota: Any) -> None:
     made = bench.holdfast.tenants.create("acme")
-    with pytest.raises(InvalidInput, match="snapshot_quota_mib must be a whole number from 0 on"):
+    with raises(InvalidInput, field="snapshot_quota_mib"):
         bench.holdfast.tenants.set_quota("acme", snapshot_quota_mib=quota)
     assert bench.holdfast.tenants.get("acme") == made
 
 
 def test_a_quota_needs_an_existing_tenant(bench: Bench) -> None:
-    with pytest.raises(NotFound, match="missing"):
+    with raises(NotFound, noun="tenant", key="missing"):
         bench.holdfast.tenants.set_quota("missing", snapshot_quota_mib=1)
     assert bench.holdfast.tenants.list() == []
 
@@ -361,7 +361,7 @@ def test_an_update_of_the_metadata_keeps_the_quota(bench: Bench) -> None:
     bench.holdfast.tenants.set_quota("acme", snapshot_quota_mib=7)
     assert bench.holdfast.tenants.update("acme", metadata={"\x00": "\ud800"}).snapshot_quota_mib == 7
     assert bench.holdfast.tenants.get("acme").metadata == {"\x00": "\ud800"}
-    with pytest.raises(AlreadyExists, match="acme"):
+    with raises(AlreadyExists, noun="tenant", key="acme"):
         bench.holdfast.tenants.create("acme")
 
 
@@ -379,7 +379,7 @@ Call = Callable[[TenantHandle], object]
 )
 def test_a_tenant_with_data_is_deleted_only_with_cascade(bench: Bench, make: Call) -> None:
     make(bench.acme)
-    with pytest.raises(Conflict, match="cascade=True removes them too"):
+    with pytest.raises(Conflict, match="cascade=True"):
         bench.holdfast.tenants.delete("acme")
     assert bench.holdfast.tenants.get("acme").id == "acme"
     bench.holdfast.tenants.delete("acme", cascade=True)

@@ -108,10 +108,10 @@ def test_an_append_to_an_empty_block_adds_no_separator(ada: TenantHandle) -> Non
 
 
 def test_a_limit_below_the_size_of_a_block_is_refused(ada: TenantHandle) -> None:
-    made = ada.blocks.set("ada", "a", "é" * 10)
+    created = ada.blocks.set("ada", "a", "é" * 10)
     with raises(LimitExceeded, field="value", limit="limit_bytes", maximum=19):
         ada.blocks.set("ada", "a", "é" * 10, limit_bytes=19)
-    assert ada.blocks.get("ada", "a") == made
+    assert ada.blocks.get("ada", "a") == created
     assert ada.blocks.set("ada", "a", "é" * 10, limit_bytes=20).limit_bytes == 20
 
 
@@ -151,7 +151,7 @@ def test_blocks_behave_like_a_dictionary(opened: Holdfast, actions: list[tuple[s
 
 
 def test_a_block_has_the_id_of_its_agent(ada: TenantHandle) -> None:
-    made = ada.blocks.set("ada", "\ud800", "\x00")
-    assert isinstance(made, Block)
-    assert (made.agent, made.label, made.value) == ("ada", "\ud800", "\x00")
-    assert ada.blocks.get("ada", "\ud800") == made == ada.blocks.find("ada", "\ud800")
+    created = ada.blocks.set("ada", "\ud800", "\x00")
+    assert isinstance(created, Block)
+    assert (created.agent, created.label, created.value) == ("ada", "\ud800", "\x00")
+    assert ada.blocks.get("ada", "\ud800") == created == ada.blocks.find("ada", "\ud800")

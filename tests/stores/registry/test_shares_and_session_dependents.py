@@ -41,10 +41,10 @@ def token(number: int) -> str:
 @pytest.mark.parametrize("text", [text * 16 for text in TEXTS] + ["x" * 255])
 def test_any_text_that_is_long_enough_can_be_a_token(acme: TenantHandle, text: str) -> None:
     session = acme.sessions.create(key="s", user="ada")
-    made = acme.session_shares.create(session.id, token=text, shows_token=True)
-    assert made.token == text
-    assert acme.session_shares.find(text) == acme.session_shares.use(text, user=text[:3]) == made
-    assert acme.session_shares.used_by(text[:3]) == [made]
+    created = acme.session_shares.create(session.id, token=text, shows_token=True)
+    assert created.token == text
+    assert acme.session_shares.find(text) == acme.session_shares.use(text, user=text[:3]) == created
+    assert acme.session_shares.used_by(text[:3]) == [created]
     assert acme.session_shares.delete(session.id, token=text) is True
 
 
@@ -82,12 +82,12 @@ def test_tenants_have_separate_tokens(hf: Place, acme: TenantHandle) -> None:
     zenith = hf.tenant("zenith")
     mine, theirs = acme.sessions.create(key="s"), zenith.sessions.create(key="s")
     acme.session_shares.create(mine.id, token=token(1))
-    made = zenith.session_shares.create(theirs.id, token=token(1))
+    created = zenith.session_shares.create(theirs.id, token=token(1))
     with pytest.raises(NotFound):
         zenith.session_shares.create(mine.id, token=token(2))
     assert zenith.session_shares.delete(mine.id, token=token(1)) is False
     assert zenith.session_shares.list(mine.id) == []
-    assert zenith.session_shares.find(token(1)) == made
+    assert zenith.session_shares.find(token(1)) == created
 
 
 def test_a_token_is_unique_in_the_tenant(acme: TenantHandle) -> None:

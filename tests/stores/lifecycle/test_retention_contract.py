@@ -1,4 +1,4 @@
-"""The contract of retention, clause by clause, on both engines and on packs in a directory and in a bucket."""
+"""The contract of retention, clause by clause, on both engines, with packs in a directory and in a bucket."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ def files(place: PackStorage, tenant: str) -> list[str]:
     return asyncio.run(place.names(folder_of(tenant), blocking=False))
 
 
-def whole(there: TenantHandle, snapshots: list[str]) -> bool:
+def whole(existing: TenantHandle, snapshots: list[str]) -> bool:
     """Whether these can be read."""
-    return all(there.snapshots.read(each, "file") for each in snapshots)
+    return all(existing.snapshots.read(snapshot, "file") for snapshot in snapshots)
 
 
-def test_t1_capturing_the_eleventh_checkpoint_deletes_the_oldest(
-    bench: Bench, place: PackStorage, lines: Lines
-) -> None:
+def test_t1_capturing_the_eleventh_snapshot_deletes_the_oldest(bench: Bench, place: PackStorage, lines: Lines) -> None:
     acme, run, other = bench.tenant(), bench.run(), bench.run()
     first = bench.capture(other)
     made = [bench.capture(run).id for _ in range(10)]
@@ -96,7 +94,7 @@ def test_t3_the_grace_of_a_done_run_is_seven_days_and_at_most_ninety(bench: Benc
     assert _gone_after(bench, lines, 1) == [made[clamped]]
     assert _gone_after(bench, lines, 1_000 * DAY) == []
     assert bench.ids() == [made[live]], "what goes on is not done"
-    with pytest.raises(InvalidInput, match="seconds"):
+    with raises(InvalidInput, field="seconds"):
         acme.retention.keep_snapshots_for(usual, seconds=-1)
 
 
@@ -105,7 +103,7 @@ def _gone_after(bench: Bench, lines: Lines, seconds: int) -> list[str]:
     bench.clock.advance(seconds)
     before = len(lines.raw)
     bench.tenant().retention.sweep()
-    assert {each["reason"] for each in lines.said[before:]} <= {"grace_expired"}
+    assert {event["reason"] for event in lines.said[before:]} <= {"grace_expired"}
     return lines.deleted()[before:]
 
 
@@ -154,7 +152,7 @@ def test_t5_a_cross_tenant_delete_attempt_is_refused_with_a_structured_error(
     listed = place.names
 
     async def everything(folder: str, *, blocking: bool) -> list[str]:
-        """A place that answers with what is not the tenant's."""
+        """A storage that returns files of another tenant."""
         return [*await listed(folder, blocking=blocking), path]
 
     monkeypatch.setattr(place, "names", everything)
@@ -189,8 +187,8 @@ def test_t6_every_line_of_the_audit_log_has_the_shape_of_r6(bench: Bench, lines:
     acme.retention.set_policy(per_run=2)
     made: dict[str, Snapshot] = {}
     for size in (2_000, 400_000, 400_000):
-        made |= {each.id: each for each in [bench.capture(run, size=size)]}
-    made |= {each.id: each for each in [bench.capture(other, size=900_000)]}
+        made |= {snapshot.id: snapshot for snapshot in [bench.capture(run, size=size)]}
+    made |= {snapshot.id: snapshot for snapshot in [bench.capture(other, size=900_000)]}
     bench.quota(1)
     acme.retention.sweep()
     bench.end(other)
@@ -198,20 +196,26 @@ def test_t6_every_line_of_the_audit_log_has_the_shape_of_r6(bench: Bench, lines:
     acme.retention.sweep()
     bench.holdfast.erasures.request("acme", event_id="1-0", whole=False)
     assert bench.holdfast.erasures.carry_out("acme").is_finished
-    assert [each["reason"] for each in lines.said] == ["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
-    for raw, said in zip(lines.raw, lines.said, strict=True):
+    assert [event["reason"] for event in lines.said] == ["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
+    for raw, message in zip(lines.raw, lines.said, strict=True):
         assert LINE.fullmatch(raw), raw
-        gone = made[said["checkpoint_id"]]
-        assert (said["run_id"], said["koder_user_id"], said["size_bytes"]) == (gone.run_id, "acme", gone.size_bytes)
-    noted = {each.subject_id: each for each in acme.activity.list(action="checkpoint.deleted")}
-    assert {id: each.reason for id, each in noted.items()} == {
-        each["checkpoint_id"]: each["reason"] for each in lines.said
+        removed = made[message["checkpoint_id"]]
+        assert (message["run_id"], message["koder_user_id"], message["size_bytes"]) == (
+            removed.run_id,
+            "acme",
+            removed.size_bytes,
+        )
+    noted = {deed.subject_id: deed for deed in acme.activity.list(action="checkpoint.deleted")}
+    assert {id: deed.reason for id, deed in noted.items()} == {
+        event["checkpoint_id"]: event["reason"] for event in lines.said
     }, "the same stands in the activity log"
-    for id, each in noted.items():
-        assert each.details == {"run_id": made[id].run_id, "size_bytes": made[id].size_bytes}
+    for id, deed in noted.items():
+        assert deed.details == {"run_id": made[id].run_id, "size_bytes": made[id].size_bytes}
 
 
-def test_what_is_held_outlives_every_rule_and_the_tenant_itself(local: Bench, lines: Lines, tmp_path: Path) -> None:
+def test_held_snapshots_outlive_every_rule_and_the_erasure_of_the_tenant(
+    local: Bench, lines: Lines, tmp_path: Path
+) -> None:
     acme, run, other = local.tenant(), local.run(), local.run()
     held = [local.capture(run, size=400_000).id for _ in range(3)]
     free = local.capture(other, size=400_000).id
@@ -219,8 +223,8 @@ def test_what_is_held_outlives_every_rule_and_the_tenant_itself(local: Bench, li
     acme.retention.set_policy(per_run=1, grace_s=0)
     local.quota(0)
     held.append(local.capture(run, size=400_000).id)
-    for each in (run, other):
-        local.end(each)
+    for run_id in (run, other):
+        local.end(run_id)
     plan = acme.retention.plan()
     assert (plan.count, plan.held_runs) == (1, 1)
     assert acme.retention.sweep() == plan

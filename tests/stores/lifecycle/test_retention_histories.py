@@ -64,29 +64,34 @@ class Model:
             self.runs[run] = self.runs[run][-most:]
 
     def sweep(self) -> None:
-        for run, there in self.runs.items():
+        for run, existing in self.runs.items():
             days = max(self.grace, min(self.keep[run], 90))
             if run in self.ended and self.ended[run] + days * DAY <= self.now and not self.held(run):
-                there.clear()
+                existing.clear()
             self.capped(run)
-        stays = [each for run, there in self.runs.items() for each in there if self._must_stay(run, each)]
+        stays = [
+            snapshot for run, existing in self.runs.items() for snapshot in existing if self._must_stay(run, snapshot)
+        ]
         needed = {number for _, _, tree in stays for number in tree}
-        for each in sorted((each for there in self.runs.values() for each in there if each not in stays), reverse=True):
-            more = needed | each[2]
+        for snapshot in sorted(
+            (snapshot for existing in self.runs.values() for snapshot in existing if snapshot not in stays),
+            reverse=True,
+        ):
+            more = needed | snapshot[2]
             if sum(map(size_of, more)) > self.quota * MIB:
-                self._remove_up_to(each, stays)
+                self._remove_up_to(snapshot, stays)
                 return
             needed = more
 
-    def _must_stay(self, run: int, each: Any) -> bool:
-        return self.held(run) or each == self.runs[run][-1]
+    def _must_stay(self, run: int, snapshot: Any) -> bool:
+        return self.held(run) or snapshot == self.runs[run][-1]
 
     def _remove_up_to(self, last: Any, stays: list[Any]) -> None:
-        for run, there in self.runs.items():
-            self.runs[run] = [each for each in there if each in stays or each > last]
+        for run, existing in self.runs.items():
+            self.runs[run] = [snapshot for snapshot in existing if snapshot in stays or snapshot > last]
 
     def left(self) -> list[str]:
-        return [id for _, id, _ in sorted(each for there in self.runs.values() for each in there)]
+        return [id for _, id, _ in sorted(snapshot for run in self.runs.values() for snapshot in run)]
 
 
 class Real:
@@ -101,9 +106,9 @@ class Real:
         self.last: dict[int, Snapshot] = {}
 
     def capture(self, run: int, tree: frozenset[int], fresh: bool) -> str:
-        there = {each.id for each in self.acme.snapshots.list(run_id=self.runs[run])}
+        existing = {snapshot.id for snapshot in self.acme.snapshots.list(run_id=self.runs[run])}
         before = self.last.get(run)
-        on = before if not fresh and before is not None and before.id in there else None
+        on = before if not fresh and before is not None and before.id in existing else None
         bodies = [body(number, size_of(number)) for number in sorted(tree)]
         self.last[run] = forge(self.acme, self.runs[run], bodies, on=on)
         return self.last[run].id
@@ -113,7 +118,7 @@ class Real:
         assert self.acme.retention.sweep() == planned, "a plan says exactly what a sweep does"
 
     def left(self) -> list[str]:
-        return [each.id for each in self.acme.snapshots.list()][::-1]
+        return [snapshot.id for snapshot in self.acme.snapshots.list()][::-1]
 
 
 def play(model: Model, real: Real, steps: list[tuple[Any, ...]]) -> None:
@@ -128,11 +133,9 @@ def play(model: Model, real: Real, steps: list[tuple[Any, ...]]) -> None:
     assert intact(real.acme, real.left())
     real.acme.objects.prune(grace_s=0)
     assert intact(real.acme, real.left()), "nothing that is needed was removed"
-    needed = {number for there in model.runs.values() for _, _, tree in there for number in tree}
-    stored, content = real.acme.objects.usage().stored_bytes, sum(map(size_of, needed))
-    assert content <= stored <= content + 20_000, (
-        "nothing is kept that no snapshot needs, except lists of what is in them"
-    )
+    needed = {number for run in model.runs.values() for _, _, tree in run for number in tree}
+    stored_value, content = real.acme.objects.usage().stored_bytes, sum(map(size_of, needed))
+    assert content <= stored_value <= content + 20_000, "no unneeded object is kept, except manifests"
 
 
 def _capture(model: Model, real: Real, run: int, tree: set[int], fresh: bool) -> None:

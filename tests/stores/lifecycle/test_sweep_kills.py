@@ -1,4 +1,4 @@
-"""A sweep that dies at any of its steps is gone on with by the next, and ends as its twin that never died."""
+"""A sweep that dies at any of its steps is resumed by the next, with the same result as one that never died."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class DyingEngine:
         self.left -= 1
         if self.left < 0 or (self.left == 0 and not self._after):
             raise Died
-        done = await how(call)
+        result = await how(call)
         if self.left == 0:
             raise Died
-        return done
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,10 @@ def opened(folder: Path, *, later_s: int = 0) -> Holdfast:
 
 
 def state(acme: TenantHandle) -> list[Any]:
-    """What is left: snapshots with all their files, and what they take."""
-    there = acme.snapshots.list()
-    files = [[acme.snapshots.read(each.id, "file") for each in there]]
-    return [[each.id for each in there], files, acme.objects.usage().stored_bytes, acme.diagnostics.look()]
+    """The remaining snapshots with all their files, and their size."""
+    snapshots = acme.snapshots.list()
+    files = [[acme.snapshots.read(snapshot.id, "file") for snapshot in snapshots]]
+    return [[snapshot.id for snapshot in snapshots], files, acme.objects.usage().stored_bytes, acme.diagnostics.look()]
 
 
 def finish(folder: Path, lines: Lines) -> list[Any]:
@@ -86,16 +86,16 @@ def finish(folder: Path, lines: Lines) -> list[Any]:
     with opened(folder, later_s=2 * LEASE_S) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.diagnostics.look().is_sound
-        assert all(acme.snapshots.read(each.id, "file") for each in acme.snapshots.list())
+        assert all(acme.snapshots.read(snapshot.id, "file") for snapshot in acme.snapshots.list())
         acme.retention.sweep()
     with opened(folder, later_s=3_600 + 4 * LEASE_S) as holdfast:
         acme = holdfast.tenant("acme")
         acme.retention.sweep()
-        noted = Counter(each.subject_id for each in acme.activity.list(action="checkpoint.deleted"))
-        said = Counter(lines.deleted())
+        noted = Counter(deed.subject_id for deed in acme.activity.list(action="checkpoint.deleted"))
+        message = Counter(lines.deleted())
         assert set(noted.values()) == {1}, "each removal is noted exactly once"
-        assert set(said.values()) <= {1}, "and said at most once"
-        assert said.keys() <= noted.keys()
+        assert set(message.values()) <= {1}, "and said at most once"
+        assert message.keys() <= noted.keys()
         return state(acme)
 
 
@@ -106,7 +106,7 @@ def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
     twin = tmp_path / "twin"
     shutil.copytree(prepared, twin)
     expected = finish(twin, lines)
-    assert {each["reason"] for each in lines.said} == {"per_run_cap", "grace_expired", "per_tenant_cap"}
+    assert {event["reason"] for event in lines.said} == {"per_run_cap", "grace_expired", "per_tenant_cap"}
     for at in range(1, 200, 1 if SOAK else 4 if after else 15):
         lines.raw.clear()
         folder = tmp_path / str(at)

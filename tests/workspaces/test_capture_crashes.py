@@ -1,4 +1,4 @@
-"""Captures that end anywhere: a snapshot is whole or absent, and what is left over is found and removed."""
+"""Captures that die at any point: a snapshot is whole or absent, and leftovers are found and removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.workspaces.worlds import World, make, on_disk
 
 
 class Died(BaseException):
-    """The process is gone: nothing that follows happens."""
+    """The process has died: nothing after this happens."""
 
 
 class Dying:
@@ -51,9 +51,9 @@ class DyingPlace(PackStorage):
 
     async def _do(self, name: str, blocking: bool, *args: Any, **kwargs: Any) -> Any:
         self._dying.before()
-        done = await super()._do(name, blocking, *args, **kwargs)
+        result = await super()._do(name, blocking, *args, **kwargs)
         self._dying.done()
-        return done
+        return result
 
 
 @pytest.fixture
@@ -80,14 +80,14 @@ def begun(tmp_path: Path, two_trees: tuple[Path, Path]) -> tuple[Path, str]:
 def dies(
     folder: Path, run_id: str, tree: Path, dying: Dying, patch: pytest.MonkeyPatch, limits: Limits = SMALL
 ) -> bool:
-    """Die while a tree is captured; whether that happened."""
+    """Die while a tree is captured; return whether that happened."""
     execute = ApswConnection.execute
 
     def executed(self: ApswConnection, sql: str, args: Any = ()) -> Any:
         dying.before()
-        done = execute(self, sql, args)
+        result = execute(self, sql, args)
         dying.done()
-        return done
+        return result
 
     with Holdfast(str(folder / "w.db"), packs=DyingPlace(folder / "packs", dying), limits=limits) as holdfast:
         patch.setattr(ApswConnection, "execute", executed)
@@ -103,44 +103,44 @@ def dies(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whoever_dies_at_any_point_leaves_a_whole_snapshot_or_none(
+def test_a_death_at_any_point_leaves_a_whole_snapshot_or_none(
     begun: tuple[Path, str],
     two_trees: tuple[Path, Path],
     after: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = set()
+    result = set()
     for at in range(1, 200):
         folder = Path(shutil.copytree(begun[0], tmp_path / f"{at}"))
         has_died = dies(folder, begun[1], two_trees[1], Dying(at, after=after), monkeypatch)
-        found.add(check_after_death(folder, two_trees))
+        result.add(check_after_death(folder, two_trees))
         if not has_died:
             assert at > 20, "hardly anything was done"
-            assert found == {1, 2}
+            assert result == {1, 2}
             return
     raise AssertionError("it never came to an end")
 
 
 def check_after_death(folder: Path, trees: tuple[Path, Path]) -> int:
-    """What is there is whole and can be gone on from, and what is not needed goes; how many snapshots were there."""
+    """Check that snapshots are whole and usable and leftovers removable; return the number of snapshots."""
     place = PackStorage(folder / "packs")
     world = World(str(folder / "w.db"), packs=place, limits=SMALL)
     acme: TenantHandle = world.acme
-    there = sorted(acme.snapshots.list(), key=lambda snapshot: snapshot.step or 0)
-    for snapshot, tree in zip(there, trees, strict=False):
+    existing = sorted(acme.snapshots.list(), key=lambda snapshot: snapshot.step or 0)
+    for snapshot, tree in zip(existing, trees, strict=False):
         assert world.described(snapshot) == on_disk(tree)
     assert acme.objects.verify().damaged == []
-    again = world.capture(trees[1], run_id=there[0].run_id, step=3)
+    again = world.capture(trees[1], run_id=existing[0].run_id, step=3)
     assert world.described(again.snapshot) == on_disk(trees[1])
     acme.objects.prune(grace_s=0)
     acme.objects.prune(grace_s=0)
-    for snapshot, tree in zip([*there, again.snapshot], [*trees[: len(there)], trees[1]], strict=True):
+    for snapshot, tree in zip([*existing, again.snapshot], [*trees[: len(existing)], trees[1]], strict=True):
         assert world.described(snapshot) == on_disk(tree)
-    acme.snapshots.delete([each.id for each in [*there, again.snapshot]], reason="test")
+    acme.snapshots.delete([snapshot.id for snapshot in [*existing, again.snapshot]], reason="test")
     check_nothing_is_left(acme, place)
     world.close()
-    return len(there)
+    return len(existing)
 
 
 def check_nothing_is_left(acme: TenantHandle, place: PackStorage) -> None:
@@ -151,7 +151,7 @@ def check_nothing_is_left(acme: TenantHandle, place: PackStorage) -> None:
     assert asyncio.run(place.names("", blocking=False)) == []
 
 
-def test_a_disk_without_room_leaves_nothing_and_the_next_capture_goes_on(
+def test_a_full_disk_leaves_nothing_and_the_next_capture_works(
     tmp_path: Path, two_trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(str(tmp_path / "w.db"), packs=tmp_path / "packs", limits=SMALL)
@@ -174,9 +174,7 @@ def test_a_disk_without_room_leaves_nothing_and_the_next_capture_goes_on(
     world.close()
 
 
-def test_a_pack_that_was_removed_before_it_was_sealed_is_written_again(
-    tmp_path: Path, two_trees: tuple[Path, Path]
-) -> None:
+def test_a_pack_removed_before_sealing_is_written_again(tmp_path: Path, two_trees: tuple[Path, Path]) -> None:
     path, packs = str(tmp_path / "w.db"), tmp_path / "packs"
 
     class Slow(PackStorage):
@@ -197,7 +195,7 @@ def test_a_pack_that_was_removed_before_it_was_sealed_is_written_again(
 
 
 def test_captures_deletions_and_prunes_at_once_lose_nothing(url: str, tmp_path: Path) -> None:
-    """Several write and remove snapshots of trees that have much in common, while somebody prunes without waiting."""
+    """Several threads write and remove snapshots of similar trees, while another prunes without a grace period."""
     place = tmp_path / "packs"
     worlds = [World(url, packs=place, limits=SMALL) for _ in range(3)]
     shared = {f"shared/{number}": Random(number).randbytes(1_500) for number in range(6)}
@@ -210,19 +208,19 @@ def test_captures_deletions_and_prunes_at_once_lose_nothing(url: str, tmp_path: 
             make(root, {f"{random.randrange(4)}": random.randbytes(1_200), "turn": b"%d" % turn})
             kept.append((world.capture(root).snapshot, on_disk(root)))
             if random.random() < 0.5:
-                gone, _ = kept.pop(random.randrange(len(kept)))
-                world.acme.snapshots.delete([gone.id], reason="test")
-            for snapshot, there in kept[-2:]:
-                assert world.described(snapshot) == there
+                removed, _ = kept.pop(random.randrange(len(kept)))
+                world.acme.snapshots.delete([removed.id], reason="test")
+            for snapshot, existing in kept[-2:]:
+                assert world.described(snapshot) == existing
         return kept
 
     with ThreadPoolExecutor(3) as pool:
         working = [pool.submit(work, number) for number in range(2)]
-        while not all(each.done() for each in working):
+        while not all(future.done() for future in working):
             worlds[2].acme.objects.prune(grace_s=0)
-    kept = [pair for each in working for pair in each.result()]
-    for snapshot, there in kept:
-        assert worlds[2].described(snapshot) == there
+    kept = [pair for future in working for pair in future.result()]
+    for snapshot, existing in kept:
+        assert worlds[2].described(snapshot) == existing
     worlds[2].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
     check_nothing_is_left(worlds[2].acme, PackStorage(place))
     for world in worlds:
@@ -244,26 +242,26 @@ KILLED = """
 """
 
 
-def test_killed_processes_leave_what_they_acknowledged(tmp_path: Path) -> None:
+def test_killed_processes_keep_acknowledged_snapshots(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    said: list[str] = []
+    message: list[str] = []
     for turn, count in enumerate((3, 8)):
         command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), str(turn)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            said += [next(process.stdout).strip() for _ in range(count)]
+            message += [next(process.stdout).strip() for _ in range(count)]
             process.send_signal(signal.SIGKILL)
-            said += [line.strip() for line in process.stdout if line.endswith("\n")]
+            message += [line.strip() for line in process.stdout if line.endswith("\n")]
     world = World(str(tmp_path / "w.db"), packs=tmp_path / "packs", limits=SMALL)
     world.acme.objects.prune(grace_s=0)
-    assert {each.id for each in world.acme.snapshots.list()} >= set(said)
-    for id in said:
-        assert all(len(each[3]) in (0, 4_000) for each in world.described(id).values())
+    assert {snapshot.id for snapshot in world.acme.snapshots.list()} >= set(message)
+    for id in message:
+        assert all(len(entry[3]) in (0, 4_000) for entry in world.described(id).values())
     assert world.acme.objects.verify().damaged == []
     world.close()
 
 
-def test_a_run_that_goes_takes_its_snapshots_with_it(url: str, tmp_path: Path, two_trees: tuple[Path, Path]) -> None:
+def test_a_removed_run_removes_its_snapshots(url: str, tmp_path: Path, two_trees: tuple[Path, Path]) -> None:
     world = World(url, packs=tmp_path / "packs", limits=SMALL)
     acme: TenantHandle = world.acme
     first = world.capture(two_trees[0]).snapshot

@@ -1,4 +1,4 @@
-"""Any tree, changed in any way: every snapshot stays what it was when it was taken."""
+"""Any tree, changed in any way: every snapshot stays as it was captured."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHANGES = st.lists(
 
 
 def change(root: Path, what: str, path: str, value: object) -> None:
-    """Change something about the tree; where that is not possible, nothing happens."""
+    """Change something in the tree, if that is possible."""
     at = root / path
     try:
         if what == "remove":
@@ -69,20 +69,18 @@ histories = given(
 
 @few
 @histories
-def test_every_snapshot_stays_what_it_was(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
+def test_every_snapshot_stays_unchanged(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
     check(tmp_path, steps, depth, gone)
 
 
 @pytest.mark.soak
 @settings(few, max_examples=3_000)
 @histories
-def test_every_snapshot_of_many_more_stays_what_it_was(
-    tmp_path: Path, steps: Steps, depth: int, gone: set[int]
-) -> None:
+def test_every_snapshot_of_many_more_stays_unchanged(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
     check(tmp_path, steps, depth, gone)
 
 
-def check(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
+def check(tmp_path: Path, steps: Steps, depth: int, removed: set[int]) -> None:
     root = tmp_path / "tree"
     root.mkdir()
     world = World(":memory:", limits=Limits(snapshot_depth=depth))
@@ -93,18 +91,18 @@ def check(tmp_path: Path, steps: Steps, depth: int, gone: set[int]) -> None:
             for what, path, value in changes:
                 change(root, what, path, value)
             ticked()
-            with mock.patch.object(stat_cache, "GRAIN_NS", 0):  # so that what is known is used although it is young
+            with mock.patch.object(stat_cache, "GRAIN_NS", 0):  # so that recent states are used
                 captured = world.capture(root)
             assert (captured.skipped, captured.unsettled) == ([], [])
             taken.append((captured.snapshot, on_disk(root)))
-        kept = [pair for number, pair in enumerate(taken) if number not in gone]
+        kept = [pair for number, pair in enumerate(taken) if number not in removed]
         world.acme.snapshots.delete([pair[0].id for pair in taken if pair not in kept], reason="test")
         for _ in range(2):
             world.acme.objects.prune(grace_s=0)
-        for snapshot, there in kept:
-            assert world.described(snapshot) == there
-            assert snapshot.entry_count == len(there)
-            assert snapshot.tree_bytes == sum(len(each[3]) for each in there.values() if each[0] == "file")
+        for snapshot, existing in kept:
+            assert world.described(snapshot) == existing
+            assert snapshot.entry_count == len(existing)
+            assert snapshot.tree_bytes == sum(len(entry[3]) for entry in existing.values() if entry[0] == "file")
         world.acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
         for _ in range(2):
             world.acme.objects.prune(grace_s=0)

@@ -1,4 +1,6 @@
-"""What ``retention``, ``doctor`` and ``keys`` print and refuse: the words for every finding, and options at their edges."""
+"""The output and errors of ``retention``, ``doctor`` and ``keys``: the text of every finding, and options at their
+limits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from holdfast.stores.lifecycle.diagnostics import DamagedSnapshot
 from holdfast.stores.lifecycle.retention.sweeps import SweepCounts
 from holdfast.types import ApiKey, DiagnosticReport, Hold, SweepResult
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 LONG_AGO, FAR_OFF = datetime(2001, 2, 3, 4, 5, tzinfo=UTC), datetime(2999, 2, 3, 4, 5, tzinfo=UTC)
 MORE = doctor.SHOWN + 3
 
@@ -48,9 +50,9 @@ def invoke(database: str, *arguments: str) -> Result:
 
 
 def said(database: str, *arguments: str) -> Any:
-    done = invoke(database, *arguments, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    result = invoke(database, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -65,29 +67,29 @@ def said(database: str, *arguments: str) -> Any:
         ({"pending_rewinds": 1}, "1 rewinds are under way, or were broken off"),
         ({"damaged_snapshots": [DamagedSnapshot("s", "torn\nin two")]}, "snapshot s is damaged: torn in two"),
     ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+    ids=lambda options: next(iter(options)) if isinstance(options, dict) else "",
 )
-def test_every_finding_has_its_own_line(found: dict[str, Any], line: str) -> None:
-    assert [each for each in doctor._lines(DiagnosticReport(**found)) if each] == [line]
+def test_each_finding_is_printed_on_its_own_line(found: dict[str, Any], line: str) -> None:
+    assert [text for text in doctor._lines(DiagnosticReport(**found)) if text] == [line]
 
 
-def test_nothing_found_is_nothing_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_without_findings_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     doctor._print_tenant("acme", DiagnosticReport())
     assert capsys.readouterr().out == ""
     doctor._print_tenant("acme", DiagnosticReport(loose_layers=1, dangling_refs=2))
     assert capsys.readouterr().out == (
         "acme:\n  2 objects are needed and not there\n  1 layers are needed by nobody\n"
-    ), "what was lost comes first"
+    ), "lost data comes first"
 
 
-def test_of_many_things_the_first_few_are_named() -> None:
+def test_long_lists_are_shortened() -> None:
     names = [f"p{number}" for number in range(MORE)]
     assert doctor._named("packs", names) == f"{MORE} packs: {', '.join(names[: doctor.SHOWN])}, ..."
     assert doctor._named("packs", names[: doctor.SHOWN]).endswith(names[doctor.SHOWN - 1])
     damaged = [DamagedSnapshot(str(number), "x" * 500) for number in range(MORE)]
-    lines = [each for each in doctor._lines(DiagnosticReport(damaged_snapshots=damaged)) if each]
+    lines = [line for line in doctor._lines(DiagnosticReport(damaged_snapshots=damaged)) if line]
     assert len(lines) == doctor.SHOWN
-    assert all(len(each) < 200 for each in lines)
+    assert all(len(line) < 200 for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -103,45 +105,43 @@ def test_of_many_things_the_first_few_are_named() -> None:
         ("pending_rewinds", 1, True, True),
     ],
 )
-def test_what_was_lost_is_not_sound_and_what_can_be_removed_is_not_tidy(
-    field: str, value: Any, sound: bool, tidy: bool
-) -> None:
-    found = DiagnosticReport(**{field: value})
-    assert (found.is_sound, found.is_tidy) == (sound, tidy)
+def test_lost_data_is_not_sound_and_removable_data_is_not_tidy(field: str, value: Any, sound: bool, tidy: bool) -> None:
+    result = DiagnosticReport(**{field: value})
+    assert (result.is_sound, result.is_tidy) == (sound, tidy)
 
 
-def test_the_doctor_looks_at_all_tenants_or_at_those_that_are_named(database: str) -> None:
+def test_the_doctor_checks_all_tenants_or_the_given_ones(database: str) -> None:
     with Holdfast(database) as holdfast:
         holdfast.tenants.create("zenith")
     assert list(said(database, "doctor")["tenants"]) == ["acme", "zenith"]
     assert list(said(database, "doctor", "--tenant", "zenith")["tenants"]) == ["zenith"]
-    two = said(database, "doctor", "--tenant", "zenith", "--tenant", "nobody")
-    assert list(two["tenants"]) == ["zenith", "nobody"]
+    two = said(database, "doctor", "--tenant", "zenith", "--tenant", "absent")
+    assert list(two["tenants"]) == ["zenith", "absent"]
     with Holdfast(database) as holdfast:
-        assert [each.id for each in holdfast.tenants.list()] == ["acme", "zenith"], "asking makes nobody"
+        assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme", "zenith"], "the doctor creates no tenant"
 
 
-def test_the_doctor_goes_through_more_tenants_than_fit_on_a_page(tmp_path: Path) -> None:
+def test_the_doctor_checks_more_tenants_than_fit_on_a_page(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
         for number in range(101):
             holdfast.tenants.create(f"t{number:03}")
         assert list(doctor._names(holdfast)) == [f"t{number:03}" for number in range(101)]
 
 
-def test_the_doctor_ends_with_one_only_when_somebody_waits_too_long(database: str) -> None:
+def test_the_doctor_exits_with_one_only_for_overdue_erasures(database: str) -> None:
     now = datetime.now(UTC)
     with Holdfast(database) as holdfast:
         holdfast.erasures.request("acme", requested_at=now - timedelta(hours=23))
     assert said(database, "doctor")["overdue_erasures"] == []
     with Holdfast(database) as holdfast:
         holdfast.erasures.request("zenith", requested_at=now - timedelta(hours=25))
-    done = invoke(database, "doctor", "--json")
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["sound"], found["database"]) == (1, False, [])
-    assert [each["tenant"] for each in found["overdue_erasures"]] == ["zenith"]
+    result = invoke(database, "doctor", "--json")
+    load = json.loads(result.stdout)
+    assert (result.exit_code, load["sound"], load["database"]) == (1, False, [])
+    assert [erasure["tenant"] for erasure in load["overdue_erasures"]] == ["zenith"]
 
 
-def test_a_repair_removes_what_nobody_needs_and_says_what_has_to_wait(database: str) -> None:
+def test_a_repair_removes_unneeded_data_and_reports_the_rest(database: str) -> None:
     with Holdfast(database) as holdfast:
         objects = holdfast.tenant("acme").objects
         objects.put([b"let go"], holder="me")
@@ -167,11 +167,11 @@ def test_a_repair_removes_what_nobody_needs_and_says_what_has_to_wait(database: 
     ],
     ids=["nothing", "thousands", "two", "erasure"],
 )
-def test_a_plan_is_a_row_for_each_reason_there_is(swept: SweepResult, rows: list[list[str]]) -> None:
+def test_a_plan_prints_a_row_for_each_reason(swept: SweepResult, rows: list[list[str]]) -> None:
     assert retention._rows(swept) == rows
 
 
-def test_what_is_left_and_what_is_held_is_said_below_a_plan() -> None:
+def test_a_plan_prints_the_remaining_bytes_and_the_held_runs() -> None:
     policy = RetentionPolicy(10, 1_500, 7)
     assert retention._about(SweepResult(), policy) == []
     assert retention._about(SweepResult(used_bytes=0, held_runs=1_001), policy) == [
@@ -185,26 +185,26 @@ def test_what_is_left_and_what_is_held_is_said_below_a_plan() -> None:
     [("r", None, "run r"), (None, "s", "session s"), (None, None, "all of acme")],
     ids=["run", "session", "tenant"],
 )
-def test_what_a_hold_keeps_is_said_in_words(run: str | None, session: str | None, words: str) -> None:
-    assert retention._subject(Hold(NOBODY, run, session, "why", "", False, LONG_AGO), "acme") == words
+def test_the_subject_of_a_hold_is_printed(run: str | None, session: str | None, words: str) -> None:
+    assert retention._subject(Hold(UNKNOWN_ID, run, session, "why", "", False, LONG_AGO), "acme") == words
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0 days"), (86_400, "1 days"), (43_200, "0.5 days"), (7 * 86_400, "7 days")]
 )
-def test_seconds_are_said_in_days(seconds: int, words: str) -> None:
+def test_seconds_are_printed_as_days(seconds: int, words: str) -> None:
     assert retention._days(seconds) == words
 
 
 @pytest.mark.parametrize(
     ("days", "seconds"), [(None, None), (0.0, 0), (0.5, 43_200), (1e-9, 0), (24_000.0, 24_000 * 86_400)]
 )
-def test_days_are_kept_in_seconds(days: float | None, seconds: int | None) -> None:
+def test_days_are_stored_as_seconds(days: float | None, seconds: int | None) -> None:
     assert retention._seconds(days) == seconds
 
 
 @pytest.mark.parametrize("days", [float("nan"), float("inf"), 24_000.1, 1e300])
-def test_days_that_cannot_be_kept_are_refused(days: float) -> None:
+def test_days_out_of_range_are_refused(days: float) -> None:
     with pytest.raises(click.UsageError, match="no number of days up to 24,000"):
         retention._seconds(days)
 
@@ -215,47 +215,47 @@ def test_days_that_cannot_be_kept_are_refused(days: float) -> None:
         (["retention", "policy", "--grace-days", "nan"], 2, "no number of days"),
         (["retention", "policy", "--grace-days", "inf"], 2, "no number of days"),
         (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
-        (["retention", "policy", "--run", NOBODY, "--keep-days", "nan"], 2, "no number of days"),
-        (["retention", "policy", "--run", NOBODY, "--keep-days", "1"], 1, NOBODY),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "nan"], 2, "no number of days"),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, UNKNOWN_ID),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
         (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
-        (["retention", "policy", "--tenant", "nobody", "--quota-mib", "1"], 1, "nobody"),
+        (["retention", "policy", "--tenant", "absent", "--quota-mib", "1"], 1, "absent"),
         (["retention", "policy", "--tenant", ""], 1, "tenant must not be empty"),
         (["retention", "run", "--every", "nan"], 1, "every_s must be a number"),
         (["retention", "run", "--every", "inf"], 1, "every_s must be a number"),
         (["retention", "run", "--every", "-1"], 2, "--every"),
         (["retention", "run", "--log", "."], 1, "Is a directory"),
-        (["retention", "hold", "--reason", "why", "--run", NOBODY, "--session", NOBODY], 1, "not on both"),
-        (["retention", "hold", "--reason", "why", "--session", NOBODY], 1, "there is no session"),
-        (["retention", "release", "--hold", NOBODY], 1, "there is no hold"),
+        (["retention", "hold", "--reason", "why", "--run", UNKNOWN_ID, "--session", UNKNOWN_ID], 1, "not both"),
+        (["retention", "hold", "--reason", "why", "--session", UNKNOWN_ID], 1, UNKNOWN_ID),
+        (["retention", "release", "--hold", UNKNOWN_ID], 1, UNKNOWN_ID),
         (["keys", "create", "--name", "x", "--days", "0"], 2, "--days"),
         (["keys", "create", "--name", "x", "--days", "36501"], 2, "--days"),
         (["keys", "create", "--name", "x" * 256], 1, "name_bytes"),
         (["doctor", "--tenant", ""], 1, "tenant must not be empty"),
     ],
-    ids=lambda given: "-".join(given)[:60] if isinstance(given, list) else "",
+    ids=lambda options: "-".join(options)[:60] if isinstance(options, list) else "",
 )
-def test_what_cannot_be_done_is_said_and_nothing_is_changed(
+def test_invalid_commands_print_an_error_and_change_nothing(
     database: str, arguments: list[str], status: int, saying: str
 ) -> None:
-    done = invoke(database, *arguments)
-    assert (done.exit_code, saying in done.output) == (status, True), done.output
-    assert "unexpected" not in done.output
+    result = invoke(database, *arguments)
+    assert (result.exit_code, saying in result.output) == (status, True), result.output
+    assert "unexpected" not in result.output
     with Holdfast(database) as holdfast:
-        assert [each.id for each in holdfast.tenants.list()] == ["acme"]
+        assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme"]
         assert holdfast.tenant("acme").activity.count() == 0
         assert holdfast.api_keys.list() == []
 
 
 def test_a_policy_is_cleared_before_it_is_set(database: str) -> None:
     said(database, "retention", "policy", "--per-run", "3", "--grace-days", "2", "--quota-mib", "9")
-    found = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
-    assert found == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
-    assert said(database, "retention", "policy", "--clear", "--tenant", "nobody")["policy"]["per_run"] == 10
+    result = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
+    assert result == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
+    assert said(database, "retention", "policy", "--clear", "--tenant", "absent")["policy"]["per_run"] == 10
 
 
-def test_the_log_of_removals_is_let_go_of_and_holds_nothing_else(tmp_path: Path) -> None:
+def test_the_removal_log_is_closed_and_has_only_removals(tmp_path: Path) -> None:
     log, file = logging.getLogger("holdfast.retention"), tmp_path / "audit.jsonl"
     before = list(log.handlers)
 
@@ -274,7 +274,7 @@ def test_the_log_of_removals_is_let_go_of_and_holds_nothing_else(tmp_path: Path)
 
 def key(**more: Any) -> ApiKey:
     fields = {"expires_at": None, "last_used_at": None, "revoked_at": None, **more}
-    return ApiKey(NOBODY, more.pop("tenant", ""), "ci", "hf_01234567", ["read", "write"], from_us(0), *[
+    return ApiKey(UNKNOWN_ID, more.pop("tenant", ""), "ci", "hf_01234567", ["read", "write"], from_us(0), *[
         fields[name] for name in ("expires_at", "last_used_at", "revoked_at")
     ])  # fmt: skip
 
@@ -290,18 +290,18 @@ def key(**more: Any) -> ApiKey:
     ],
     ids=["good", "until", "expired", "revoked", "both"],
 )
-def test_the_state_of_a_key_is_said_in_words(given: dict[str, Any], state: str) -> None:
+def test_the_state_of_a_key_is_printed(given: dict[str, Any], state: str) -> None:
     assert keys._state(key(**given)) == state
 
 
-def test_a_key_is_a_row_that_says_whose_it_is_and_when_it_was_used() -> None:
-    assert keys._row(key()) == [NOBODY, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
+def test_a_key_is_a_row_with_its_tenant_and_last_use() -> None:
+    assert keys._row(key()) == [UNKNOWN_ID, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
     used = keys._row(key(tenant="acme", last_used_at=LONG_AGO))
     assert (used[3], used[5]) == ("acme", "2001-02-03 04:05")
 
 
 @pytest.mark.parametrize("days", [1, 36_500])
-def test_a_key_is_good_for_as_many_days_as_was_said(database: str, days: int) -> None:
+def test_a_key_expires_after_the_given_days(database: str, days: int) -> None:
     made = said(database, "keys", "create", "--name", "ci", "--days", str(days))
     with Holdfast(database) as holdfast:
         kept = holdfast.api_keys.verify(made["key"])
@@ -310,16 +310,16 @@ def test_a_key_is_good_for_as_many_days_as_was_said(database: str, days: int) ->
     assert (kept.tenant, made["kept"]["id"]) == ("acme", kept.id), "the tenant of the environment"
 
 
-def test_keys_are_listed_by_tenant_or_all_of_them(database: str) -> None:
+def test_keys_are_listed_for_one_tenant_or_for_all(database: str) -> None:
     for tenant in ("acme", "zenith", ""):
         said(database, "keys", "create", "--name", f"of {tenant}", "--tenant", tenant)
-    listed = [each["name"] for each in said(database, "keys", "list")["keys"]]
+    listed = [key["name"] for key in said(database, "keys", "list")["keys"]]
     assert listed == ["of acme"]
-    assert [each["name"] for each in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
+    assert [key["name"] for key in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
     assert "good for all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
 
 
-def test_revoking_twice_says_the_same(database: str) -> None:
+def test_revoking_twice_prints_the_same(database: str) -> None:
     id = said(database, "keys", "create", "--name", "ci")["kept"]["id"]
     first = said(database, "keys", "revoke", "--id", id)["key"]
     assert said(database, "keys", "revoke", "--id", id.upper())["key"] == first

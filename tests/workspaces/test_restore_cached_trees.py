@@ -1,4 +1,4 @@
-"""Going back in place where it is known what the directory was: what is as it was is not read, and nothing is overlooked."""
+"""Restoring with a cached tree: unchanged files are not read, and no change is overlooked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_run(acme: TenantHandle) -> str:
 
 @pytest.fixture
 def young() -> Iterator[None]:
-    """What is known of files is used although they were written a moment ago."""
+    """Use the states of files although they were written recently."""
     with mock.patch.object(stat_cache, "GRAIN_NS", 0):
         yield
 
@@ -39,20 +39,20 @@ def young() -> Iterator[None]:
 @pytest.fixture
 def read() -> Iterator[list[str]]:
     """The names of files that were read."""
-    found: list[str] = []
+    result: list[str] = []
     really = safe_open.open_file
 
     def opened(handle: int, name: str) -> object:
-        found.append(name)
+        result.append(name)
         return really(handle, name)
 
     with mock.patch.object(safe_open, "open_file", opened):
-        yield found
+        yield result
 
 
 @contextmanager
 def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[TenantHandle, str, Path]]:
-    """Any tree, and a run to capture it for; what is known of files is used at once."""
+    """A random tree, and a run to capture it for; file states are used at once."""
     place = folders.mktemp("any")
     grow(place / "tree", random)
     with mock.patch.object(stat_cache, "GRAIN_NS", 0), Holdfast(":memory:") as hf:
@@ -64,9 +64,9 @@ def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[Te
 def captured(acme: TenantHandle, run: str, root: Path) -> Snapshot:
     """A snapshot, before which and after which some time has passed."""
     ticked()
-    found = acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
+    result = acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
     ticked()
-    return found
+    return result
 
 
 def several(acme: TenantHandle, root: Path) -> tuple[Snapshot, Snapshot]:
@@ -80,16 +80,16 @@ def several(acme: TenantHandle, root: Path) -> tuple[Snapshot, Snapshot]:
     return first, captured(acme, run, root)
 
 
-def test_what_is_as_it_was_captured_is_not_read(tmp_path: Path, young: None, read: list[str]) -> None:
+def test_unchanged_files_are_not_read(tmp_path: Path, young: None, read: list[str]) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
         first, second = several(acme, root)
-        put(root, "folder 3/file 3", b"3")  # written anew with what was in it
+        put(root, "folder 3/file 3", b"3")  # rewritten with its content
         ticked()
         read.clear()
-        done = acme.workspaces.restore(first.id, root, replace=True)
-        assert (done.written, done.removed) == (1, 1)
+        result = acme.workspaces.restore(first.id, root, replace=True)
+        assert (result.written, result.removed) == (1, 1)
         assert set(read) == {"file 3"}
         read.clear()
         acme.workspaces.restore(second.id, root, replace=True)
@@ -97,9 +97,7 @@ def test_what_is_as_it_was_captured_is_not_read(tmp_path: Path, young: None, rea
         assert (root / "folder 1" / "file 1").read_bytes() == b"ONE"
 
 
-def test_another_process_knows_it_from_the_file_beside_the_database(
-    tmp_path: Path, young: None, read: list[str]
-) -> None:
+def test_another_process_uses_the_cache_file(tmp_path: Path, young: None, read: list[str]) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         first, _ = several(hf.tenant("acme"), root)
@@ -111,7 +109,7 @@ def test_another_process_knows_it_from_the_file_beside_the_database(
     assert not (root / "folder 2" / "new").exists()
 
 
-def test_what_was_known_is_not_used_when_other_things_were_ignored(tmp_path: Path, young: None) -> None:
+def test_the_cache_is_not_used_with_other_ignore_patterns(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -125,7 +123,7 @@ def test_what_was_known_is_not_used_when_other_things_were_ignored(tmp_path: Pat
         assert sorted(os.listdir(root)) == ["kept"], "by its rules, the log is not wanted"
 
 
-def test_a_snapshot_that_is_gone_is_not_missed(tmp_path: Path, young: None) -> None:
+def test_a_removed_snapshot_of_the_cached_tree_is_no_error(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -136,7 +134,7 @@ def test_a_snapshot_that_is_gone_is_not_missed(tmp_path: Path, young: None) -> N
     assert not (root / "folder 2" / "new").exists()
 
 
-def test_a_directory_that_became_a_link_to_itself_elsewhere_is_one_again(tmp_path: Path, young: None) -> None:
+def test_a_directory_replaced_by_a_link_to_itself_is_restored(tmp_path: Path, young: None) -> None:
     """All paths still lead to the files as they were known."""
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
@@ -153,7 +151,7 @@ def test_a_directory_that_became_a_link_to_itself_elsewhere_is_one_again(tmp_pat
 
 @examples(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.integers(0, 8), min_size=1, max_size=4))
-def test_any_tree_comes_back_from_any_change(
+def test_any_tree_is_restored_after_any_change(
     seed: int, steps: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     random, taken = Random(seed), list[tuple[Snapshot, object]]()
@@ -175,7 +173,7 @@ def test_any_tree_comes_back_from_any_change(
 # What a restore leaves is known
 
 
-def test_what_was_restored_is_what_the_next_capture_differs_from(tmp_path: Path, young: None) -> None:
+def test_the_next_capture_is_based_on_the_restored_snapshot(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -191,7 +189,7 @@ def test_what_was_restored_is_what_the_next_capture_differs_from(tmp_path: Path,
         assert (changed.changed, changed.removed) == (1, 0)
 
 
-def test_after_a_rewind_and_its_redo_it_is_known_too(tmp_path: Path, young: None) -> None:
+def test_a_rewind_and_its_redo_update_the_cache(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -209,7 +207,7 @@ def test_after_a_rewind_and_its_redo_it_is_known_too(tmp_path: Path, young: None
         assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == second.layer_id
 
 
-def test_what_was_ignored_only_while_restoring_is_captured_after_it(tmp_path: Path, young: None) -> None:
+def test_paths_ignored_only_while_restoring_are_captured_afterwards(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -222,13 +220,13 @@ def test_what_was_ignored_only_while_restoring_is_captured_after_it(tmp_path: Pa
         ticked()
         acme.workspaces.restore(first.id, root, replace=True)
         assert (root / ".holdfastignore").read_bytes() == b"*.tmp\n"
-        assert (root / "folder" / "made.log").exists(), "what is ignored stays"
+        assert (root / "folder" / "made.log").exists(), "ignored files stay"
         ticked()
         after = captured(acme, run, root)
         assert "folder/made.log" in acme.snapshots.tree(after.id).entries
 
 
-def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(tmp_path: Path, young: None) -> None:
+def test_a_directory_kept_for_ignored_paths_is_captured_afterwards(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -238,14 +236,14 @@ def test_a_directory_that_stays_for_what_is_ignored_in_it_is_captured_after_it(t
         put(root, "folder/file", b"1")
         put(root, "folder/made.log", b"1")
         captured(acme, run, root)
-        done = acme.workspaces.restore(first.id, root, replace=True)
-        assert list(done.kept) == ["folder"]
+        result = acme.workspaces.restore(first.id, root, replace=True)
+        assert list(result.kept) == ["folder"]
         ticked()
         after = captured(acme, run, root)
         assert sorted(acme.snapshots.tree(after.id).entries) == [".holdfastignore", "folder"]
 
 
-def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, young: None) -> None:
+def test_only_the_end_of_an_appended_file_is_fetched(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
@@ -277,7 +275,7 @@ def test_of_a_file_that_only_got_longer_only_the_end_is_fetched(tmp_path: Path, 
                 ticked()
 
 
-def test_removed_meanwhile_a_snapshot_that_was_restored_is_no_loss(tmp_path: Path, young: None) -> None:
+def test_a_restored_snapshot_may_be_removed(tmp_path: Path, young: None) -> None:
     root = tmp_path / "tree"
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")

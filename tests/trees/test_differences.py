@@ -1,4 +1,4 @@
-"""What is different between two lists of entries, and how that is shown."""
+"""Differences between two lists of entries, and their text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def link(path: str, target: str = "target", **fields: Any) -> TreeEntry:
 
 
 def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
-    return {each.path: each for each in entries}
+    return {entry.path: entry for entry in entries}
 
 
 def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tuple[str, str]]:
-    return [(each.kind, each.path) for each in changes(before, after)]
+    return [(change.kind, change.path) for change in changes(before, after)]
 
 
-# What is listed
+# Listed changes
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tupl
         "file to link", "directory to link", "mode of a directory", "target", "time of a link", "in the order of paths",
     ],
 )  # fmt: skip
-def test_what_is_listed(before: list[TreeEntry], after: list[TreeEntry], expected: list[tuple[str, str]]) -> None:
+def test_listed_changes(before: list[TreeEntry], after: list[TreeEntry], expected: list[tuple[str, str]]) -> None:
     assert told(tree(*before), tree(*after)) == expected
 
 
@@ -73,7 +73,7 @@ def test_a_change_has_both_sides() -> None:
     assert changes(tree(was), {}) == [Change("a", "removed", was, None)]
 
 
-def test_a_file_that_is_elsewhere_with_the_same_content_was_renamed() -> None:
+def test_a_moved_file_with_equal_content_is_a_rename() -> None:
     was, now = file("old"), file("new", mode=0o755, mtime_ns=9)
     assert changes(tree(was), tree(now)) == [Change("new", "renamed", was, now, "old")]
 
@@ -89,19 +89,19 @@ def test_a_file_that_is_elsewhere_with_the_same_content_was_renamed() -> None:
     ],
     ids=["empty files", "links", "directories", "another content", "another kind"],
 )
-def test_what_is_not_known_to_be_the_same_was_not_renamed(before: list[TreeEntry], after: list[TreeEntry]) -> None:
+def test_without_equal_content_there_is_no_rename(before: list[TreeEntry], after: list[TreeEntry]) -> None:
     assert told(tree(*before), tree(*after)) == [("removed", "a"), ("added", "b")]
 
 
-def test_a_file_that_is_still_there_was_copied_and_not_renamed() -> None:
+def test_a_copied_file_is_not_a_rename() -> None:
     assert told(tree(file("a")), tree(file("a"), file("b"))) == [("added", "b")]
 
 
-def test_of_many_with_the_same_content_each_is_renamed_once_in_the_order_of_paths() -> None:
+def test_equal_files_are_renamed_once_in_order_of_paths() -> None:
     before = tree(*(file(f"old{number}") for number in range(3)))
     after = tree(*(file(f"new{number}") for number in range(2)))
-    found = changes(before, after)
-    assert [(each.kind, each.path, each.old_path) for each in found] == [
+    result = changes(before, after)
+    assert [(change.kind, change.path, change.old_path) for change in result] == [
         ("renamed", "new0", "old0"),
         ("renamed", "new1", "old1"),
         ("removed", "old2", None),
@@ -127,19 +127,17 @@ TREES = st.lists(ENTRIES, max_size=5).map(lambda entries: tree(*entries))
 
 @settings(max_examples=60)
 @given(TREES, TREES)
-def test_who_makes_all_changes_to_the_one_tree_has_the_other(
-    before: dict[str, TreeEntry], after: dict[str, TreeEntry]
-) -> None:
+def test_applying_all_changes_gives_the_other_tree(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> None:
     made = dict(before)
-    for each in changes(before, after):
-        if each.before is not None:
-            assert made.pop(each.old_path or each.path) == each.before
-        if each.after is not None:
-            made[each.path] = each.after
+    for change in changes(before, after):
+        if change.before is not None:
+            assert made.pop(change.old_path or change.path) == change.before
+        if change.after is not None:
+            made[change.path] = change.after
     assert made == after
 
 
-# What is shown
+# Text
 
 
 def shown(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", new: bytes = b"") -> str:
@@ -148,19 +146,19 @@ def shown(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", n
     return unified(change, old, new, StepBudget(1_000_000))
 
 
-def test_an_added_file_comes_from_nothing() -> None:
+def test_an_added_file_comes_from_dev_null() -> None:
     assert shown(None, file("a", b"x\n"), b"", b"x\n") == (
         "diff --git a/a b/a\nnew file mode 100644\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
     )
 
 
-def test_a_removed_file_goes_to_nothing() -> None:
+def test_a_removed_file_goes_to_dev_null() -> None:
     assert shown(file("a", b"x\n", mode=0o755), None, b"x\n", b"") == (
         "diff --git a/a b/a\ndeleted file mode 100755\n--- a/a\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
     )
 
 
-def test_an_empty_file_is_a_head_and_no_lines() -> None:
+def test_an_empty_file_has_a_header_and_no_lines() -> None:
     assert shown(None, file("a", b"")) == "diff --git a/a b/a\nnew file mode 100644\n"
 
 
@@ -181,7 +179,7 @@ def test_a_changed_file_shows_three_lines_around() -> None:
         (b"a", b"b", "-a\n\\ No newline at end of file\n+b\n\\ No newline at end of file\n"),
     ],
 )
-def test_a_last_line_without_an_end_is_said_to_have_none(old: bytes, new: bytes, end: str) -> None:
+def test_a_missing_newline_at_the_end_is_marked(old: bytes, new: bytes, end: str) -> None:
     assert shown(file("a"), file("a", b"other"), old, new).endswith(f"@@ -1 +1 @@\n{end}")
 
 
@@ -198,7 +196,7 @@ def test_a_last_line_without_an_end_is_said_to_have_none(old: bytes, new: bytes,
     ],
     ids=["plain", "utf-8", "latin", "NUL", "NUL within", "NUL beyond", "a surrogate"],
 )
-def test_what_is_no_text_is_only_said_to_differ(content: bytes, is_text: bool) -> None:
+def test_binary_files_are_only_reported_to_differ(content: bytes, is_text: bool) -> None:
     for old, new in ((b"before\n", content), (content, b"after\n")):
         text = shown(file("a"), file("a", b"other"), old, new)
         assert ("Binary files a/a and b/a differ\n" in text) is not is_text
@@ -222,12 +220,12 @@ def test_a_rename_with_another_mode_shows_that_too() -> None:
     assert "old mode 100644\nnew mode 100755\nrename from a\n" in shown(file("a"), file("b", mode=0o755))
 
 
-def test_a_directory_is_a_head() -> None:
+def test_a_directory_has_only_a_header() -> None:
     assert shown(None, folder("d")) == "diff --git a/d b/d\nnew file mode 040755\n"
     assert shown(folder("d"), None) == "diff --git a/d b/d\ndeleted file mode 040755\n"
 
 
-def test_a_link_is_the_line_it_points_to() -> None:
+def test_a_link_is_shown_by_its_target() -> None:
     text = shown(link("l", "one"), link("l", "two"), b"one", b"two")
     assert text.endswith("-one\n\\ No newline at end of file\n+two\n\\ No newline at end of file\n")
     assert shown(None, link("l"), b"", b"target").splitlines()[1] == "new file mode 120777"
@@ -239,7 +237,7 @@ def test_a_file_that_became_a_directory_loses_its_lines() -> None:
     assert text.endswith("@@ -1 +0,0 @@\n-x\n")
 
 
-def test_a_file_that_is_too_large_has_its_head_and_a_word() -> None:
+def test_a_file_too_large_has_a_header_and_a_note() -> None:
     (change,) = changes({}, tree(file("a")))
     assert (
         too_large(change, 1_500) == "diff --git a/a b/a\nnew file mode 100644\nFiles of more than 1,500 bytes differ\n"
@@ -267,5 +265,5 @@ def test_every_text_can_be_printed_whatever_the_name() -> None:
     ],
     ids=["nothing", "directory", "link", "file"],
 )
-def test_what_is_compared_without_reading_a_file(entry: TreeEntry | None, content: bytes | None) -> None:
+def test_contents_that_need_no_reading(entry: TreeEntry | None, content: bytes | None) -> None:
     assert content_of(entry) == content

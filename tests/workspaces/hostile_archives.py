@@ -1,4 +1,4 @@
-"""Archives that nobody should unpack, by name. Each is made of members; what is in them would be outside if it were believed."""
+"""Hostile archives, by name. Each consists of members that would be written outside of the root if they were trusted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Member = tuple[tarfile.TarInfo, bytes]
 
 
 def member(name: str, content: bytes = b"", **fields: Any) -> Member:
-    """A member of an archive, as wrong as it is told to be."""
+    """A member of an archive with the given defects."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o644
     for field, value in fields.items():
@@ -38,7 +38,7 @@ def special(name: str, kind: bytes, **fields: Any) -> Member:
 
 
 def raw(*members: Member) -> bytes:
-    """Members as tar writes them, without asking whether they make sense."""
+    """Serialize members as tar does, without validation."""
     parts = []
     for info, content in members:
         parts.append(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
@@ -153,10 +153,10 @@ BYTES: dict[str, Callable[[], bytes]] = {
     "absolute, by extension": lambda: _pax({"path": "/tmp/loot"}),
     "a link outside, by extension": lambda: archive(link("a", "x", pax_headers={"linkpath": "/etc/passwd"})),
     "a size below zero": lambda: _patched("a", 124, b"\x80" + b"\xff" * 11),
-    "a size that is none": lambda: _patched("a", 124, b"9" * 11 + b"\0"),
+    "an invalid size": lambda: _patched("a", 124, b"9" * 11 + b"\0"),
     "a size beyond all files": lambda: _patched("a", 124, b"\x80" + b"\x7f" * 11),
-    "a size by extension that is none": lambda: _pax({"size": "-1"}),
-    "a kind nobody knows": lambda: _patched("a", 156, b"Z"),
+    "an invalid size in an extension": lambda: _pax({"size": "-1"}),
+    "an unknown kind": lambda: _patched("a", 156, b"Z"),
     "a sparse file": lambda: _patched("a", 156, b"S"),
     "an extension without end": lambda: _patched("a", 156, b"x"),
     "an extension of gigabytes": lambda: packed(
@@ -202,7 +202,7 @@ def hostile() -> Iterator[tuple[str, bytes]]:
 
 
 def harmless() -> bytes:
-    """An archive with some of everything, to be damaged."""
+    """An archive with entries of every kind, to be damaged."""
     members = [
         folder("d"),
         member("d/file", LOOT * 40),

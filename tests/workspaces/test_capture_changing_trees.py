@@ -1,4 +1,4 @@
-"""Trees that change while they are captured: what is read is what was there at one moment, or it is said that it is not."""
+"""Trees that change while they are captured: files are consistent, or reported as unsettled."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def after_reading(patch: pytest.MonkeyPatch, path: Path, change: Callable[[int],
             change(len(turns))
 
     def read(file: OpenFile) -> bytes:
-        found = content(file)
+        result = content(file)
         noted(file)
-        return found
+        return result
 
     def read_chunks(file: OpenFile) -> object:
         yield from chunks(file)
@@ -41,7 +41,7 @@ def after_reading(patch: pytest.MonkeyPatch, path: Path, change: Callable[[int],
 
 
 @pytest.mark.parametrize("size", [100, 3 * contents.CHUNK], ids=["small", "large"])
-def test_a_file_that_changed_while_it_was_read_is_read_again(small: World, tree: Path, size: int) -> None:
+def test_a_file_changed_while_being_read_is_read_again(small: World, tree: Path, size: int) -> None:
     path = tree / "busy"
     path.write_bytes(b"1" * size)
 
@@ -58,7 +58,7 @@ def test_a_file_that_changed_while_it_was_read_is_read_again(small: World, tree:
 
 
 @pytest.mark.parametrize("size", [100, 3 * contents.CHUNK], ids=["small", "large"])
-def test_a_file_that_never_rests_is_reported_and_read_anew_the_next_time(
+def test_a_file_that_keeps_changing_is_reported_and_read_next_time(
     small: World, tree: Path, later: None, size: int
 ) -> None:
     path = tree / "log"
@@ -81,7 +81,7 @@ def test_a_file_that_never_rests_is_reported_and_read_anew_the_next_time(
     assert small.described(again.snapshot) == on_disk(tree)
 
 
-def test_files_that_grow_and_shrink_across_the_size_of_a_chunk(small: World, tree: Path) -> None:
+def test_files_that_cross_the_chunk_size_while_changing(small: World, tree: Path) -> None:
     make(tree, {"grows": b"a" * 10, "shrinks": b"b" * (2 * contents.CHUNK)})
     with pytest.MonkeyPatch.context() as patch:
         after_reading(patch, tree / "grows", lambda turn: turn > 1 or os.truncate(tree / "grows", 2 * contents.CHUNK))
@@ -94,7 +94,7 @@ def test_files_that_grow_and_shrink_across_the_size_of_a_chunk(small: World, tre
     assert small.described(captured.snapshot) == on_disk(tree)
 
 
-def test_what_goes_while_it_is_captured_is_gone(small: World, tree: Path) -> None:
+def test_paths_removed_during_a_capture_are_left_out(small: World, tree: Path) -> None:
     make(tree, {"aa": b"first", "zz/inside": b"last", "zz/deeper/one": b"x"})
     with pytest.MonkeyPatch.context() as patch:
         after_reading(
@@ -102,16 +102,16 @@ def test_what_goes_while_it_is_captured_is_gone(small: World, tree: Path) -> Non
         )
         captured = small.capture(tree)
     assert captured.skipped == []
-    there = small.described(captured.snapshot)
-    assert not {"zz/inside", "zz/deeper", "not \udcff utf-8"} & there.keys()
+    existing = small.described(captured.snapshot)
+    assert not {"zz/inside", "zz/deeper", "not \udcff utf-8"} & existing.keys()
     again = small.capture(tree)
     assert small.described(again.snapshot) == on_disk(tree)
 
 
-def test_nothing_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path) -> None:
+def test_no_link_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path) -> None:
     """Directories and files that become links while the walk is on its way to them."""
     outside = tmp_path / "outside"
-    make(outside, {"secret": b"of somebody else", "deep/secret": b"of somebody else"})
+    make(outside, {"secret": b"outside", "deep/secret": b"outside"})
     make(tree, {"zz/secret": b"of the tree", "zz/deep/secret": b"of the tree", "yy": b"a file"})
 
     def swap(turn: int) -> None:
@@ -124,12 +124,12 @@ def test_nothing_leads_out_of_the_root(small: World, tree: Path, tmp_path: Path)
         after_reading(patch, tree / "README.md", swap)
         captured = small.capture(tree)
     for snapshot in (captured.snapshot, small.capture(tree).snapshot):
-        found = [each[3] for each in small.described(snapshot).values()]
-        assert b"of somebody else" not in found
+        contents = [entry[3] for entry in small.described(snapshot).values()]
+        assert b"outside" not in contents
     assert small.described(small.capture(tree).snapshot)["zz"][0] == "symlink"
 
 
-def test_a_file_that_becomes_a_pipe_holds_nothing_up(small: World, tree: Path) -> None:
+def test_a_file_replaced_by_a_pipe_does_not_block(small: World, tree: Path) -> None:
     def swap(turn: int) -> None:
         (tree / "not \udcff utf-8").unlink()
         os.mkfifo(tree / "not \udcff utf-8")
@@ -137,11 +137,11 @@ def test_a_file_that_becomes_a_pipe_holds_nothing_up(small: World, tree: Path) -
     with pytest.MonkeyPatch.context() as patch:
         after_reading(patch, tree / "README.md", swap)
         captured = small.capture(tree)
-    assert [each.path for each in captured.skipped] == ["not \udcff utf-8"]
+    assert [skipped.path for skipped in captured.skipped] == ["not \udcff utf-8"]
 
 
-def test_a_tree_that_others_write_to_all_the_time(small: World, tmp_path: Path) -> None:
-    """Every file is whole: it has one letter in it, as somebody wrote it, however often it was written meanwhile."""
+def test_a_tree_under_constant_writes(small: World, tmp_path: Path) -> None:
+    """Every captured file is consistent: it consists of one letter, as written by one writer."""
     root = tmp_path / "tree"
     make(root, {f"{number % 7}/{number}": b"a" * 3_000 for number in range(120)})
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Entries and how they are written down: what comes back is what was written, and what is none is refused."""
+"""Entries and manifests: names, differences, the stored form, invalid manifests, and the cache."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def file(path: str, *pieces: ContentPiece, **fields: Any) -> TreeEntry:
 
 
 def listed(*, version: object = 1, entries: object = (), objects: object = (), removed: object = ()) -> bytes:
-    """What a manifest looks like, with one thing in it as the caller says."""
+    """A serialized manifest with the given values."""
     return msgspec.msgpack.encode([version, [], objects, entries, removed])
 
 
 def line(**other: object) -> list[object]:
-    """What one entry looks like, with one thing in it as the caller says."""
+    """A serialized entry with the given values."""
     fields: dict[str, object] = {
         "path": b"x",
         "kind": 0,
@@ -55,13 +55,13 @@ def line(**other: object) -> list[object]:
         (b"line\nbreak", "line\nbreak"),
     ],
 )
-def test_the_bytes_of_a_name_have_one_text_and_that_stands_for_them(name: bytes, text: str) -> None:
+def test_names_convert_between_bytes_and_text(name: bytes, text: str) -> None:
     assert shown(name) == text
     assert raw(text) == name
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udc7fb"])
-def test_a_surrogate_that_stands_for_no_byte_has_no_bytes(text: str) -> None:
+def test_other_surrogates_have_no_bytes(text: str) -> None:
     with pytest.raises(UnicodeEncodeError):
         raw(text)
 
@@ -77,56 +77,56 @@ def test_a_surrogate_that_stands_for_no_byte_has_no_bytes(text: str) -> None:
         ("a/", ["", "a/"]),
     ],
 )
-def test_a_path_lies_in_the_root_and_in_every_directory_on_the_way(path: str, folders: list[str]) -> None:
+def test_the_directories_that_contain_a_path(path: str, folders: list[str]) -> None:
     assert list(folders_of(path)) == folders
 
 
-# Entries together
+# Differences
 
 
 def test_a_difference_removes_then_adds() -> None:
-    before = {each.path: each for each in (file("keep"), file("change"), file("remove"), file("both"))}
+    before = {entry.path: entry for entry in (file("keep"), file("change"), file("remove"), file("both"))}
     new, changed, both = file("new"), file("change", mtime_ns=9), file("both", mode=0o600)
-    found = Difference([new, changed, both], ["remove", "both"]).applied(before)
-    assert found == {"keep": before["keep"], "change": changed, "new": new, "both": both}
+    result = Difference([new, changed, both], ["remove", "both"]).applied(before)
+    assert result == {"keep": before["keep"], "change": changed, "new": new, "both": both}
 
 
-def test_to_remove_a_directory_removes_only_itself() -> None:
+def test_removing_a_directory_removes_only_its_entry() -> None:
     before = {"d": TreeEntry("d", "dir", 0o755, 0), "d/f": file("d/f")}
     assert Difference([], ["d"]).applied(before) == {"d/f": before["d/f"]}
 
 
-# Written down
+# Stored form
 
 
-def test_nothing_is_a_difference_too() -> None:
+def test_an_empty_difference_is_valid() -> None:
     assert manifests.read(manifests.write(Difference([]))) == Difference([], [], [])
 
 
 def test_patterns_keep_their_order_because_the_last_one_decides() -> None:
-    there, back = (manifests.write(Difference([], [], each)) for each in (["*.o", "!a.o"], ["!a.o", "*.o"]))
-    assert there != back
-    assert manifests.read(there).ignore == ["*.o", "!a.o"]
+    existing, back = (manifests.write(Difference([], [], patterns)) for patterns in (["*.o", "!a.o"], ["!a.o", "*.o"]))
+    assert existing != back
+    assert manifests.read(existing).ignore == ["*.o", "!a.o"]
 
 
-def test_an_object_is_written_once_however_many_pieces_lie_in_it() -> None:
+def test_a_digest_is_written_once_for_all_its_pieces() -> None:
     body = manifests.write(Difference([file(f"{number}", ContentPiece(ONE, number, 1)) for number in range(50)]))
     assert body.count(ONE) == 1
     assert {piece.object for entry in manifests.read(body).entries for piece in entry.pieces} == {ONE}
 
 
-def test_a_pattern_with_what_is_no_text_is_written_in_a_way_that_is() -> None:
+def test_a_pattern_with_surrogates_is_written_as_printable_text() -> None:
     body = manifests.write(Difference([], [], ["a\udcff"]))
     assert manifests.read(body).ignore == ["a\\udcff"]
 
 
-def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
+def test_the_digest_of_a_link_is_not_stored() -> None:
     link = TreeEntry("l", "symlink", 0o777, 1, 0, "target", b"d" * 32)
-    (found,) = manifests.read(manifests.write(Difference([link]))).entries
-    assert (found.target, found.digest) == ("target", b"")
+    (result,) = manifests.read(manifests.write(Difference([link]))).entries
+    assert (result.target, result.digest) == ("target", b"")
 
 
-# What is none
+# Invalid manifests
 
 
 @pytest.mark.parametrize(
@@ -161,30 +161,30 @@ def test_the_digest_of_a_link_is_not_kept_because_it_has_none() -> None:
     ],
     ids=lambda body: body[:24].hex(),
 )
-def test_what_is_no_tree_is_corrupt(body: bytes) -> None:
-    with pytest.raises(Corrupt, match="cannot be read"):
+def test_anything_but_a_manifest_is_corrupt(body: bytes) -> None:
+    with pytest.raises(Corrupt, match="cannot be decoded"):
         manifests.read(body)
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, 2**31])
-def test_a_tree_of_another_release_is_named_as_such(version: int) -> None:
-    with pytest.raises(Corrupt, match=f"does not know: {version}$"):
+def test_an_unknown_manifest_version_is_reported(version: int) -> None:
+    with pytest.raises(Corrupt, match=f"version {version}"):
         manifests.read(listed(version=version))
 
 
-# What is remembered
+# The cache
 
 
 def read_twice(body: bytes) -> Sequence[Difference]:
     return manifests.read(body), manifests.read(bytes(bytearray(body)))
 
 
-def test_what_was_read_last_is_not_read_again() -> None:
+def test_recent_manifests_are_cached() -> None:
     first, second = read_twice(manifests.write(Difference([file("remembered")])))
     assert first is second
 
 
-def test_what_is_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_manifests_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     body = manifests.write(Difference([file("forgotten")]))
     monkeypatch.setattr(manifests, "REMEMBERED_BYTES", len(body) - 1)
     first, second = read_twice(body)
@@ -192,9 +192,9 @@ def test_what_is_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     assert first == second
 
 
-def test_of_many_only_the_last_are_remembered() -> None:
+def test_only_the_latest_manifests_are_cached() -> None:
     bodies = [manifests.write(Difference([file(f"{number}")])) for number in range(manifests.MAX_REMEMBERED + 1)]
-    found = [manifests.read(body) for body in bodies]
-    assert manifests.read(bodies[-1]) is found[-1]
-    assert manifests.read(bodies[0]) is not found[0]
-    assert manifests.read(bodies[0]) == found[0]
+    differences = [manifests.read(body) for body in bodies]
+    assert manifests.read(bodies[-1]) is differences[-1]
+    assert manifests.read(bodies[0]) is not differences[0]
+    assert manifests.read(bodies[0]) == differences[0]

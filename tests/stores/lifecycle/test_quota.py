@@ -1,4 +1,4 @@
-"""How room is made: what must stay is counted first, then the newest, and nothing is counted twice."""
+"""The quota: snapshots that must stay count first, then the newest, and no object counts twice."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class World:
     def swept(self, mib: int = 1) -> list[str]:
         """The snapshots that a sweep removes from a tenant with such a quota; as the plan says."""
         self.holdfast.tenants.set_quota("acme", snapshot_quota_mib=mib)
-        before = {each.id for each in self.acme.snapshots.list()}
+        before = {snapshot.id for snapshot in self.acme.snapshots.list()}
         plan = self.acme.retention.plan()
         assert self.acme.retention.sweep() == plan
-        left = [each.id for each in self.acme.snapshots.list()]
+        left = [snapshot.id for snapshot in self.acme.snapshots.list()]
         assert intact(self.acme, left)
         assert plan.per_tenant_cap.count == len(before - {*left})
         return sorted(before - {*left})
@@ -54,10 +54,10 @@ def world() -> Iterator[World]:
 
 
 def ids(*snapshots: Snapshot) -> list[str]:
-    return sorted(each.id for each in snapshots)
+    return sorted(snapshot.id for snapshot in snapshots)
 
 
-def test_who_fits_is_not_looked_at(world: World) -> None:
+def test_a_tenant_within_its_quota_is_not_read(world: World) -> None:
     run = world.run()
     for number in range(3):
         world.forge(run, number)
@@ -66,20 +66,20 @@ def test_who_fits_is_not_looked_at(world: World) -> None:
     assert world.swept() == []
 
 
-def test_a_body_that_many_need_counts_once(world: World) -> None:
+def test_a_shared_object_counts_once(world: World) -> None:
     run = world.run()
     made = [world.forge(run, 0, 1, number % 2 + 2) for number in range(8)]
     world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
-    found = world.needed()
-    assert found is not None
-    assert found.used_bytes == 3 * SIZE, "what the newest needs, and no second one beside it"
+    result = world.needed()
+    assert result is not None
+    assert result.used_bytes == 3 * SIZE, "what the newest needs, and no second one beside it"
     assert world.swept() == ids(*made[:7])
     more = [world.forge(run, 0, 1, 3) for _ in range(5)]
     assert world.swept() == [], "the same tree again costs nothing"
-    assert {each.id for each in more} < {each.id for each in world.acme.snapshots.list()}
+    assert {removed.id for removed in more} < {snapshot.id for snapshot in world.acme.snapshots.list()}
 
 
-def test_the_oldest_go_until_the_rest_fits_and_no_further(world: World) -> None:
+def test_the_oldest_are_removed_until_the_rest_fits(world: World) -> None:
     one, other = world.run(), world.run()
     made = [world.forge(run, number) for number, run in enumerate((one, other, one, other, one))]
     assert world.swept() == ids(*made[:2])
@@ -87,13 +87,13 @@ def test_the_oldest_go_until_the_rest_fits_and_no_further(world: World) -> None:
     assert world.swept() == []
 
 
-def test_old_ones_that_would_still_fit_go_before_newer_ones(world: World) -> None:
-    """By age, and not by how much each would free: who rewinds goes back to what was last."""
+def test_snapshots_are_removed_by_age_and_not_by_size(world: World) -> None:
+    """By age, and not by the space each would free: a rewind needs the latest snapshots."""
     run = world.run()
     small, large = world.forge(run, 0), world.forge(run, 1, 2, 3)
     newest = world.forge(run, 4)
     assert world.swept() == ids(small, large)
-    assert [each.id for each in world.acme.snapshots.list()] == [newest.id]
+    assert [snapshot.id for snapshot in world.acme.snapshots.list()] == [newest.id]
 
 
 def test_the_newest_of_every_run_stays_and_counts_first(world: World) -> None:
@@ -101,16 +101,16 @@ def test_the_newest_of_every_run_stays_and_counts_first(world: World) -> None:
     old = [world.forge(run, 10 + number) for number, run in enumerate(runs)]
     new = [world.forge(run, number) for number, run in enumerate(runs)]
     assert world.swept() == ids(*old), "four do not fit, and yet none of them may go"
-    found = world.needed()
-    assert found is not None
-    assert (found.used_bytes, found.cut) == (4 * SIZE, None)
+    result = world.needed()
+    assert result is not None
+    assert (result.used_bytes, result.cut) == (4 * SIZE, None)
     world.acme.runs.cancel(runs[0])
     assert world.swept() == [], "ended or not"
-    assert found.over_bytes == 4 * SIZE - found.quota_bytes > 0
+    assert result.over_bytes == 4 * SIZE - result.quota_bytes > 0
     assert len(new) == len(runs)
 
 
-def test_what_is_held_counts_and_makes_others_go(world: World) -> None:
+def test_held_snapshots_count_towards_the_quota(world: World) -> None:
     one, other, live = world.run(), world.run(), world.run()
     held = [world.forge(one, number) for number in range(3)]
     free = [world.forge(other, number + 5) for number in range(3)]
@@ -120,39 +120,39 @@ def test_what_is_held_counts_and_makes_others_go(world: World) -> None:
     assert world.swept(0) == []
     hold = world.acme.retention.hold("all")
     assert world.swept(0) == []
-    for each in world.acme.retention.holds():
-        world.acme.retention.release(each.id)
+    for hold in world.acme.retention.holds():
+        world.acme.retention.release(hold.id)
     assert hold.reason == "all"
     assert world.swept(0) == ids(*held[:2])
-    assert {each.id for each in world.acme.snapshots.list()} == {held[2].id, free[2].id, newest.id}
+    assert {snapshot.id for snapshot in world.acme.snapshots.list()} == {held[2].id, free[2].id, newest.id}
 
 
-def test_a_session_that_is_held_holds_all_its_runs(world: World) -> None:
+def test_a_hold_on_a_session_holds_all_its_runs(world: World) -> None:
     theirs = world.acme.runs.start(world.acme.sessions.create().id)
     kept = [world.forge(theirs.id, number) for number in range(3)]
     ours = world.run()
-    gone = [world.forge(ours, number + 5) for number in range(3)]
+    removed = [world.forge(ours, number + 5) for number in range(3)]
     world.acme.retention.hold("why", session_id=theirs.session_id)
-    assert world.swept(0) == ids(*gone[:2])
+    assert world.swept(0) == ids(*removed[:2])
     world.acme.retention.set_policy(per_run=1, grace_s=0)
     world.acme.runs.cancel(theirs.id)
     assert world.swept(0) == []
     assert intact(world.acme, ids(*kept))
 
 
-def test_what_cannot_be_read_keeps_nobody_from_sweeping(world: World) -> None:
+def test_an_unreadable_tree_does_not_stop_a_sweep(world: World) -> None:
     run = world.run()
     broken = world.forge(run, 0)
     others = [world.forge(run, number) for number in range(1, 5)]
-    gone = "DELETE FROM objects WHERE tenant_id = 'acme' AND digest IN (SELECT manifest FROM snapshot_layers WHERE id = ?1)"
+    removed = "DELETE FROM objects WHERE tenant_id = 'acme' AND digest IN (SELECT manifest FROM snapshot_layers WHERE id = ?1)"
     connection: Any = world.acme._engine._connection  # type: ignore[attr-defined]
-    connection.execute(gone, (broken.layer_id,))
+    connection.execute(removed, (broken.layer_id,))
     world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
     world.acme.retention.sweep()
-    assert [each.id for each in world.acme.snapshots.list()][::-1] == [each.id for each in others[1:]]
+    assert [snapshot.id for snapshot in world.acme.snapshots.list()][::-1] == [other.id for other in others[1:]]
 
 
-def test_snapshots_of_many_pages_are_all_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quota_covers_snapshots_of_every_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota, "PAGE", 2)
     run = world.run()
     world.acme.retention.set_policy(per_run=50)
@@ -160,18 +160,18 @@ def test_snapshots_of_many_pages_are_all_looked_at(world: World, monkeypatch: py
     assert world.swept() == ids(*made[:6])
 
 
-def test_other_things_in_the_object_store_do_not_count(world: World) -> None:
+def test_other_objects_do_not_count_towards_the_quota(world: World) -> None:
     run = world.run()
     made = [world.forge(run, number) for number in range(3)]
-    world.acme.objects.put([body(99, 5 * MIB)], holder="somebody else")
+    world.acme.objects.put([body(99, 5 * MIB)], holder="another")
     assert world.swept() == []
-    found = world.needed()
-    assert found is not None
-    assert found.used_bytes == 3 * SIZE
+    result = world.needed()
+    assert result is not None
+    assert result.used_bytes == 3 * SIZE
     assert len(made) == len(world.acme.snapshots.list())
 
 
-def test_what_a_rewind_under_way_needs_stays(local: Bench, lines: Lines) -> None:
+def test_snapshots_needed_by_a_pending_rewind_stay(local: Bench, lines: Lines) -> None:
     acme, run = local.tenant(), local.run()
     made = [local.capture(run, size=SIZE).id for _ in range(4)]
     _note_rewind(acme, run, snapshot=made[0], dirty=made[1])

@@ -1,4 +1,4 @@
-"""What goes by which rule, decided without a database."""
+"""Which snapshots each rule removes, decided without a database."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(count: int, ended_s: int | None = None, **more: Any) -> RunSnapshots:
         (run(3, ended_s=-DAY), None),
     ],
 )
-def test_every_run_is_judged_by_the_rules(scope: Scope, given: RunSnapshots, expected: object) -> None:
+def test_the_rules_decide_about_every_run(scope: Scope, given: RunSnapshots, expected: object) -> None:
     assert rules.decide(POLICY, given, scope) == expected
 
 
@@ -69,7 +69,7 @@ def test_every_run_is_judged_by_the_rules(scope: Scope, given: RunSnapshots, exp
     (7 * DAY, None, 7 * DAY), (0, None, 0), (0, 5, 5), (100 * DAY, 90 * DAY, 100 * DAY), (0, 91 * DAY, 90 * DAY),
     (7 * DAY, 10**12, 90 * DAY),
 ])  # fmt: skip
-def test_a_grace_is_made_longer_up_to_ninety_days_and_never_shorter(
+def test_a_grace_period_is_extended_up_to_ninety_days_and_never_shortened(
     scope: Scope, grace_s: int, keep_s: int | None, expected: int
 ) -> None:
     policy = RetentionPolicy(10, 500, grace_s)
@@ -81,8 +81,8 @@ def test_the_defaults_are_limits_that_can_be_changed() -> None:
     with Holdfast(":memory:", limits=limits) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.retention.policy() == RetentionPolicy(2, 3, 4)
-        there = acme.runs.start(acme.sessions.create().id)
-        assert acme.retention.keep_snapshots_for(there.id, seconds=100).grace_s == 5
+        existing = acme.runs.start(acme.sessions.create().id)
+        assert acme.retention.keep_snapshots_for(existing.id, seconds=100).grace_s == 5
         holdfast.tenants.set_quota("acme", snapshot_quota_mib=0)
         assert acme.retention.policy().quota_mib == 0
         assert holdfast.tenants.get("acme").snapshot_quota_mib == 0
@@ -102,13 +102,13 @@ def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: st
     for raw in lines.raw:
         assert "\n" not in raw
         assert raw.isascii()
-        said = json.loads(raw)
-        assert list(said) == ["event", "run_id", "checkpoint_id", "koder_user_id", "size_bytes", "reason"]
-        assert (said["koder_user_id"], said["size_bytes"], said["reason"]) == (tenant, 7, "erasure")
+        load = json.loads(raw)
+        assert list(load) == ["event", "run_id", "checkpoint_id", "koder_user_id", "size_bytes", "reason"]
+        assert (load["koder_user_id"], load["size_bytes"], load["reason"]) == (tenant, 7, "erasure")
 
 
-def test_nothing_else_is_said_in_the_log_of_retention() -> None:
-    """Who reads it as lines of JSON must not stumble over the words of a worker."""
+def test_the_retention_log_has_only_removals() -> None:
+    """A reader of its JSON lines must not find log messages of a worker in it."""
     import holdfast.erasure.consumer
     import holdfast.retention_worker
 
@@ -118,7 +118,7 @@ def test_nothing_else_is_said_in_the_log_of_retention() -> None:
 
 
 def test_a_sweep_is_counted_by_reason() -> None:
-    swept = SweepResult().noting("per_run_cap", 2, 10).noting("erasure", 1, 5).noting("per_run_cap", 1, 1)
+    swept = SweepResult().adding("per_run_cap", 2, 10).adding("erasure", 1, 5).adding("per_run_cap", 1, 1)
     assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (
         SweepCounts(3, 11),
         SweepCounts(1, 5),
