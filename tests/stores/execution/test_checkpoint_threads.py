@@ -376,7 +376,7 @@ def test_past_subgraph_calls_are_not_kept() -> None:
         ("UPDATE lg_checkpoint SET metadata = 'l07'", "cannot be read"),
         ("UPDATE lg_checkpoint SET pieces = x''", "is damaged"),
         ("UPDATE lg_piece SET body = x'00'", "digest"),
-        ("UPDATE lg_piece SET codec = 7", "does not know: 7"),
+        ("UPDATE lg_piece SET codec = 7", "codec 7"),
         ("DELETE FROM lg_piece", "missing"),
     ],
 )
