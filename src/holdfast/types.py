@@ -1,4 +1,4 @@
-"""Row types and store classes, for annotations: the types that methods take and return."""
+"""The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
 from .stores.conversation.branches import AsyncBranches, Branch, Branches

@@ -102,7 +102,7 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_contract_notices(defect: str) -> None:
+def test_the_contract_detects(defect: str) -> None:
     with DEFECTS[defect]:
         for case in CASES:
             try:

@@ -1,4 +1,4 @@
-"""The contract of runs notices defects: each of these, planted in a store, breaks at least one promise."""
+"""The contract of runs detects defects: each of these, introduced into a store, breaks at least one promise."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ AGENTS = agents.AsyncAgents.queries
 
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
-    """A query that says something else."""
+    """Patch a query."""
     result = queries.by_name[name]
     changed = {dialect: text.replace(old, new) for dialect, text in result.texts.items()}
-    assert changed != result.texts, f"{name} does not say {old!r}"
+    assert changed != result.texts, f"{name} does not contain {old!r}"
     return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 def without_limit(name: str) -> AbstractContextManager[Any]:
-    """A limit that is never checked."""
+    """Patch a limit so that it is never checked."""
     real = Limits.check
 
     def check(self: Limits, limit: str, value: int, what: str) -> None:
@@ -49,7 +49,7 @@ async def no_calls(*args: Any, **kwargs: Any) -> Any:
 
 
 def believing(run: Any, *, is_visible: bool, now_us: int) -> Any:
-    """A claim that believes its clock."""
+    """Patch a claim so that it trusts its clock."""
     if run.status == "running" and run.lease_until is not None:
         until = int(run.lease_until.timestamp() * 1_000_000)
         return ("take", 0) if until <= now_us else ("later", until)
@@ -76,7 +76,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "usage that is not added up": ("runs", query(STEPS, "advance_run", "input_tokens + :input_tokens", ":input_tokens")),
     "any step is the same step": ("runs", mock.patch.object(step_log, "_fingerprint", return_value="same")),
     "a step of a deleted session": ("run_endings", query(STEPS, "advance_run", SEEN, "TRUE")),
-    "a call that nobody intended": ("runs", query(STEPS, "advance_run", ":calls = 0 OR", "TRUE OR")),
+    "a call that was never intended": ("runs", query(STEPS, "advance_run", ":calls = 0 OR", "TRUE OR")),
     "state of any size": ("runs", without_limit("state_bytes")),
     # Claims
     "a clock that is believed": ("leases", mock.patch.object(leases, "judge", believing)),
@@ -103,7 +103,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "any depth": ("run_endings", without_limit("run_depth")),
     "runs of deleted sessions are seen": ("run_endings", query(RUNS, "get", SEEN, "TRUE")),
     # The ledger
-    "what is begun is begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=True)),
+    "a call that has begun is begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=True)),
     "nothing is ever begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=False)),
     "advice that is always the same": ("tool_calls", mock.patch.object(tool_calls, "action_of", return_value="run")),
     "what a person decided is forgotten": ("tool_calls", query(CALLS, "settle_call", "AND finished_at IS NULL", "")),
@@ -123,7 +123,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_contract_notices(defect: str) -> None:
+def test_the_contract_detects(defect: str) -> None:
     module, planted = DEFECTS[defect]
     mine = [case for case in cases() if case.name.startswith(f"{module}.") and can(LEG, case)]
     assert mine
@@ -133,4 +133,4 @@ def test_the_contract_notices(defect: str) -> None:
                 play(case, LEG)
             except Exception:
                 return
-    pytest.fail(f"nobody noticed {defect}")
+    pytest.fail(f"no case detected {defect}")

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.core.queries import Query
-from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.stores.conversation import message_log, originals
 from holdfast.stores.conversation.compaction.events import queries
 from holdfast.types import Message
 from tests.contract.cases.compactions import LONG, call, result
+from tests.errors import raises
 
 ALL = CompactionPolicy(
     strategy="summarization", preserve_last=0, protected_tokens=0, window_tokens=1_000, target_tokens=100
@@ -402,7 +403,7 @@ def test_tokens_are_counted_by_the_function_that_was_given(place: Place) -> None
         event = hf.tenant("acme").compactions.compact(session, ALL, summary="s")
         assert (event.original_tokens, event.compacted_tokens) == (3_000, 1_000)
         assert hf.tenant("acme").messages.last(session)[0].token_count == 1_000
-    with pytest.raises(HoldfastError, match="count_tokens must be a function"):
+    with raises(InvalidInput, field="count_tokens"):
         Holdfast(place.url, pool=POOL, count_tokens=7)  # type: ignore[arg-type]
 
 

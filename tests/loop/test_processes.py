@@ -113,7 +113,7 @@ def test_a_stopped_worker_releases_its_run_and_logs_it(url: str, tmp_path: Path)
         released = acme.runs.get(run.id)
         assert (released.status, released.holder, released.iteration) == ("pending", "", 1), "the lease was released"
         lines = printed.splitlines()
-        assert lines[0].startswith("Holdfast's worker ")
+        assert lines[0].startswith("Worker ")
         assert any(f"acme run {run.id}: claimed at step 0, attempt 1, for victim" in line for line in lines)
         assert any("released before the end of its iteration" in line for line in lines)
         assert lines[-1].endswith("has stopped")
@@ -173,9 +173,9 @@ def test_the_cli_shows_and_decides_the_calls_of_a_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        ("nonsense", "'nonsense' is not MODULE:NAME"),
-        ("no_such_module:handler", "there is no module 'no_such_module'"),
-        ("tests.loop.victims:missing", "tests.loop.victims has no 'missing'"),
+        ("nonsense", "'nonsense' is not of the form MODULE:NAME"),
+        ("no_such_module:handler", "module 'no_such_module' does not exist"),
+        ("tests.loop.victims:missing", "module 'tests.loop.victims' has no attribute 'missing'"),
     ],
 )
 def test_a_missing_handler_is_reported_in_one_line(

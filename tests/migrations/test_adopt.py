@@ -17,6 +17,7 @@ from holdfast.migrations.adoption import differences
 from holdfast.migrations.files import migrations
 from holdfast.schema import adopt, migrate_down, migrate_up, migration_sql, migration_status
 from holdfast.sync_runner import step
+from tests.errors import raises
 from tests.migrations import catalogue
 
 
@@ -221,5 +222,5 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_there_is_no_sql_for_another_engine() -> None:
-    with pytest.raises(InvalidInput, match="there is no engine 'oracle': choose one of sqlite, postgres"):
+    with raises(InvalidInput, field="engine"):
         migration_sql("oracle")

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from holdfast.errors import InvalidInput, NotFound
+from tests.errors import raises
 from tests.workspaces.fingerprints import fingerprint, grow, put
 from tests.workspaces.worlds import World
 
@@ -108,7 +109,7 @@ def test_an_import_can_be_repeated(small: World, tree: Path, tmp_path: Path) -> 
 
 def test_unusable_files_are_refused(small: World, tree: Path, tmp_path: Path) -> None:
     snapshot = small.capture(tree).snapshot
-    with pytest.raises(NotFound, match="no directory for the file"):
+    with raises(NotFound, noun="directory"):
         small.acme.workspaces.export(snapshot.id, tmp_path / "missing" / "a.tar.zst")
     with pytest.raises(NotFound):
         small.acme.workspaces.import_archive(small.run_id, tmp_path / "missing")
@@ -140,7 +141,7 @@ def test_an_export_overwrites_only_with_replace_and_is_private(small: World, tre
     assert file.stat().st_mode & 0o777 == 0o600
     written = file.read_bytes()
     file.write_bytes(b"of another process")
-    with pytest.raises(InvalidInput, match="is there already"):
+    with raises(InvalidInput, field="path"):
         small.acme.workspaces.export(snapshot, file)
     assert file.read_bytes() == b"of another process"
     file.unlink()
@@ -152,7 +153,7 @@ def test_an_export_overwrites_only_with_replace_and_is_private(small: World, tre
 def test_a_file_created_during_an_export_stays(small: World, tree: Path, tmp_path: Path) -> None:
     snapshot = small.capture(tree).snapshot.id
     file = tmp_path / "a.tar.zst"
-    with pytest.raises(InvalidInput, match="is there already"):
+    with raises(InvalidInput, field="path"):
         small.acme.workspaces.export(snapshot, file, on_progress=lambda count: file.touch())
     assert file.read_bytes() == b""
     assert [path.name for path in tmp_path.glob("a.*")] == ["a.tar.zst"]

@@ -96,7 +96,7 @@ def networks(ranges: Sequence[str]) -> tuple[Network, ...]:
     try:
         return tuple(_network(text.strip()) for text in ranges if text.strip())
     except ValueError as error:
-        raise InvalidInput(f"not an address range such as 10.0.0.0/8: {error}") from None
+        raise InvalidInput(f"not an address range such as 10.0.0.0/8: {error}", field="ranges") from None
 
 
 def _network(text: str) -> Network:

@@ -17,7 +17,7 @@ from holdfast.compatibility import ERASURE_STREAM
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
 from holdfast.loop.loop import process_name
-from holdfast.retention_worker import forget, to_be_forgotten
+from holdfast.retention_worker import erase_tenants, tenants_to_erase
 
 from .events import read_event
 
@@ -127,7 +127,7 @@ class ErasureConsumer:
 
         A request that cannot be carried out yet, because of a hold or because another process works on it, stays open.
         """
-        erased = await forget(self._hf, await to_be_forgotten(self._hf), holder=self.consumer, log=log)
+        erased = await erase_tenants(self._hf, await tenants_to_erase(self._hf), holder=self.consumer, log=log)
         return sum(erasure.is_finished for erasure in erased)
 
     async def _poll(self) -> None:

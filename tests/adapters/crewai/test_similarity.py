@@ -20,7 +20,7 @@ VECTORS = st.integers(1, 20).flatmap(
 
 @given(VECTORS)
 def test_both_ways_agree(vectors: list[list[float]]) -> None:
-    query, *others = (similarity.pack(each, Limits()) for each in vectors)
+    query, *others = (similarity.pack(vector, Limits()) for vector in vectors)
     plain, quick = similarity._in_python(query, others), similarity._in_numpy(numpy, query, others)
     assert len(plain) == len(quick) == len(others)
     for one, other in zip(plain, quick, strict=True):
@@ -30,8 +30,8 @@ def test_both_ways_agree(vectors: list[list[float]]) -> None:
 
 
 def test_a_direction_is_like_itself_and_unlike_its_opposite() -> None:
-    here, there, across = (similarity.pack(each, Limits()) for each in ([3.0, 4.0], [-3.0, -4.0], [-4.0, 3.0]))
+    here, opposite, across = (similarity.pack(vector, Limits()) for vector in ([3.0, 4.0], [-3.0, -4.0], [-4.0, 3.0]))
     for compare in (similarity._in_python, lambda query, others: similarity._in_numpy(numpy, query, others)):
-        assert [round(each, 9) for each in compare(here, [here, there, across])] == [1.0, -1.0, 0.0]
+        assert [round(score, 9) for score in compare(here, [here, opposite, across])] == [1.0, -1.0, 0.0]
     assert similarity.unpack(here) == [3.0, 4.0]
     assert similarity.cosines(here, []) == []

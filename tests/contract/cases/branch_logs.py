@@ -1,4 +1,4 @@
-"""Branches: what of the log is seen, whoever changes it and whoever switches meanwhile."""
+"""Branches: the part of the log that is visible during changes and concurrent switches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 
 
 @contract()
-async def a_message_that_branches_share_is_one_message(world: World) -> None:
+async def a_shared_message_is_one_message(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
     shared, removed, own = await acme.messages.list(id)
     await acme.branches.rewind(id, to=2)
@@ -32,7 +32,7 @@ async def a_message_that_branches_share_is_one_message(world: World) -> None:
 
 
 @contract()
-async def a_message_of_another_branch_is_reached_by_its_id(world: World) -> None:
+async def a_message_of_another_branch_is_found_by_its_id(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
     _, b, c = await acme.messages.list(id)
     await acme.branches.rewind(id, to=1)
@@ -51,7 +51,7 @@ async def a_message_of_another_branch_is_reached_by_its_id(world: World) -> None
 
 
 @contract()
-async def an_append_that_is_repeated_after_a_switch_happened_once(world: World) -> None:
+async def an_append_repeated_after_a_switch_is_stored_once(world: World) -> None:
     acme, id = await started(world, "a")
     append = partial(acme.messages.append, id, role="user", content="b", id=uuid_of("m"))
     first = await append()
@@ -69,7 +69,7 @@ async def an_append_that_is_repeated_after_a_switch_happened_once(world: World) 
 
 
 @contract()
-async def pages_go_across_the_fork_from_either_end(world: World) -> None:
+async def pages_continue_across_the_fork_in_both_directions(world: World) -> None:
     acme, id = await started(world, *"abcdef")
     await acme.branches.rewind(id, to=4)
     await say(acme, id, *"ghi")
@@ -97,7 +97,7 @@ async def pages_go_across_the_fork_from_either_end(world: World) -> None:
 
 
 @contract()
-async def filters_see_what_the_branch_shows(world: World) -> None:
+async def filters_apply_to_the_current_branch(world: World) -> None:
     acme, id = await started(world, "a", "bb", "cc")
     await acme.branches.rewind(id, to=2)
     await say(acme, id, "dd", "e")
@@ -119,7 +119,7 @@ async def filters_see_what_the_branch_shows(world: World) -> None:
 
 
 @contract()
-async def a_page_is_found_behind_many_messages_that_were_deleted(world: World) -> None:
+async def a_page_is_found_after_many_deleted_messages(world: World) -> None:
     acme, id = await started(world, *[str(number) for number in range(60)])
     await acme.branches.rewind(id, to=40)
     await say(acme, id, *[str(number) for number in range(100, 130)])
@@ -133,8 +133,8 @@ async def a_page_is_found_behind_many_messages_that_were_deleted(world: World) -
 
 
 @contract()
-async def a_session_is_plain_again_on_its_first_branch(world: World) -> None:
-    """What was never forked and what came back to its beginning cannot be told apart, except by the list of branches."""
+async def a_session_without_branches_equals_one_back_on_its_first_branch(world: World) -> None:
+    """The only difference is the list of branches."""
     acme, id = await started(world, "a", "b")
     await acme.branches.rewind(id, to=1)
     await say(acme, id, "x", tokens=9)
@@ -146,7 +146,7 @@ async def a_session_is_plain_again_on_its_first_branch(world: World) -> None:
 
 
 @contract("concurrency")
-async def appends_and_switches_at_once_lose_nothing(world: World) -> None:
+async def concurrent_appends_and_switches_lose_nothing(world: World) -> None:
     acme, id = await started(world, "a", "b")
     for _ in range(2):
         await acme.branches.fork(id, at=1)
@@ -157,7 +157,9 @@ async def appends_and_switches_at_once_lose_nothing(world: World) -> None:
     results = await world.together(*calls)
     assert not [result for result in results if isinstance(result, Exception)], results
     branches = [result for result in results if isinstance(result, list)]
-    assert all([message.seq for message in pair] == [pair[0].seq, pair[0].seq + 1] for pair in branches), "torn apart"
+    assert all([message.seq for message in pair] == [pair[0].seq, pair[0].seq + 1] for pair in branches), (
+        "a batch was split"
+    )
     seen: list[str] = []
     for number in range(3):
         await acme.branches.switch(id, number)
@@ -171,7 +173,7 @@ async def appends_and_switches_at_once_lose_nothing(world: World) -> None:
 
 
 @contract("concurrency")
-async def forks_at_once_get_numbers_of_their_own(world: World) -> None:
+async def concurrent_forks_get_distinct_numbers(world: World) -> None:
     acme, id = await started(world, "a", "b")
     calls: list[Any] = [partial(acme.branches.fork, id, at=1), partial(acme.branches.rewind, id, to=1)] * 8
     results = await world.together(*calls)
@@ -186,7 +188,7 @@ async def forks_at_once_get_numbers_of_their_own(world: World) -> None:
 
 
 @contract("concurrency")
-async def counters_follow_whoever_deletes_while_others_switch(world: World) -> None:
+async def counters_are_correct_after_concurrent_deletions_and_switches(world: World) -> None:
     acme, id = await started(world, *[str(number) for number in range(20)])
     messages = await acme.messages.list(id)
     await acme.branches.fork(id, at=10)

@@ -1,4 +1,4 @@
-"""Branches: forking, switching, rewinding and what of the log is seen then."""
+"""Branches: forking, switching and rewinding, and the part of the log that each branch shows."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def say(handle: AsyncTenantHandle, session_id: str, *words: str, tokens: i
 
 
 def words(messages: Sequence[Message]) -> str:
-    """What messages say, joined."""
+    """Return the texts of messages, joined."""
     return " ".join(message.content[0]["text"] for message in messages)
 
 
 async def heard(handle: AsyncTenantHandle, session_id: str) -> str:
-    """What a session shows, read in every way; its counters agree."""
+    """Return the texts that a session shows; check that every way to read them and the counters agree."""
     messages = await handle.messages.list(session_id)
     assert [*await handle.messages.list(session_id, newest_first=True)] == messages[::-1]
     assert [*await handle.messages.last(session_id, 1_000)] == messages
@@ -44,7 +44,7 @@ async def heard(handle: AsyncTenantHandle, session_id: str) -> str:
 
 
 async def started(world: World, *said: str) -> tuple[AsyncTenantHandle, str]:
-    """A session in which something was said."""
+    """Create a session with messages."""
     acme = world.tenant()
     session = await acme.sessions.create()
     await say(acme, session.id, *said)
@@ -52,7 +52,7 @@ async def started(world: World, *said: str) -> tuple[AsyncTenantHandle, str]:
 
 
 @contract()
-async def a_fork_shares_what_came_before_and_the_session_goes_on_as_it_was(world: World) -> None:
+async def a_fork_shares_earlier_messages_and_does_not_switch_the_session(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
     before = await acme.sessions.get(id)
     world.clock.advance(60)
@@ -75,7 +75,7 @@ async def a_fork_shares_what_came_before_and_the_session_goes_on_as_it_was(world
 
 
 @contract()
-async def a_fork_starts_after_the_last_message_unless_it_is_told_where(world: World) -> None:
+async def a_fork_starts_after_the_last_message_by_default(world: World) -> None:
     acme, id = await started(world, "a", "b")
     created = await acme.branches.fork(id)
     assert (created.forked_after, created.parent, created.label) == (2, 0, "")
@@ -122,7 +122,7 @@ async def a_fork_of_a_fork_shares_with_both(world: World) -> None:
 
 
 @contract()
-async def a_rewind_goes_back_and_redo_comes_back(world: World) -> None:
+async def redo_undoes_a_rewind(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
     world.clock.advance(60)
     back = await acme.branches.rewind(id, to=1, label="again")
@@ -158,7 +158,7 @@ async def rewinds_are_redone_one_after_the_other(world: World) -> None:
 
 
 @contract()
-async def branches_are_listed_from_the_first_even_before_there_is_another(world: World) -> None:
+async def the_first_branch_is_listed_even_before_the_first_fork(world: World) -> None:
     acme, id = await started(world, "a")
     session = await acme.sessions.get(id)
     first = Branch(id, 0, None, 0, "start", "", session.created_at)
@@ -183,7 +183,7 @@ async def branches_are_listed_from_the_first_even_before_there_is_another(world:
 
 
 @contract(limits=Limits(list_rows=3, page_rows=3))
-async def more_branches_than_a_list_may_hold_are_paged(world: World) -> None:
+async def more_branches_than_list_rows_need_pages(world: World) -> None:
     acme, id = await started(world, "a")
     for _ in range(2):
         await acme.branches.fork(id)
@@ -197,7 +197,7 @@ async def more_branches_than_a_list_may_hold_are_paged(world: World) -> None:
 
 
 @contract()
-async def a_branch_starts_after_a_message_that_is_there(world: World) -> None:
+async def a_branch_must_start_after_an_existing_message(world: World) -> None:
     acme, id = await started(world, "a", "b", "c", "d")
     messages = await acme.messages.list(id)
     await acme.messages.delete(id, [messages[1].id])
@@ -212,7 +212,7 @@ async def a_branch_starts_after_a_message_that_is_there(world: World) -> None:
     with raises(InvalidInput):
         await acme.branches.rewind(id, to=None)  # type: ignore[arg-type]
     assert await acme.branches.list(id) == [(await acme.branches.list(id))[0]]
-    assert (await acme.branches.fork(id, at=3)).number == 1, "what was refused took a number"
+    assert (await acme.branches.fork(id, at=3)).number == 1, "a rejected fork must not use up a number"
     await acme.branches.switch(id, 1)
     assert await heard(acme, id) == "a c"
     with raises(InvalidInput):
@@ -220,7 +220,7 @@ async def a_branch_starts_after_a_message_that_is_there(world: World) -> None:
 
 
 @contract()
-async def a_fork_after_the_last_place_does_not_mind_that_its_message_is_gone(world: World) -> None:
+async def a_fork_after_the_last_position_does_not_need_its_message(world: World) -> None:
     acme, id = await started(world, "a", "b", "c")
     await acme.messages.delete(id, [(await acme.messages.list(id))[2].id])
     for created in (await acme.branches.fork(id), await acme.branches.fork(id, at=3)):
@@ -232,7 +232,7 @@ async def a_fork_after_the_last_place_does_not_mind_that_its_message_is_gone(wor
 
 
 @contract(limits=Limits(name_bytes=10))
-async def a_label_is_a_name(world: World) -> None:
+async def a_label_must_be_a_valid_name(world: World) -> None:
     acme, id = await started(world, "a")
     for label in ("x" * 10, "\x00\ud800"):
         assert (await acme.branches.fork(id, label=label)).label == label
@@ -249,7 +249,7 @@ async def a_label_is_a_name(world: World) -> None:
 
 
 @contract()
-async def only_branches_that_are_there_can_be_switched_to(world: World) -> None:
+async def only_existing_branches_can_be_switched_to(world: World) -> None:
     acme, id = await started(world, "a")
     for number in (1, 7, 2**40, 2**70):
         with raises(NotFound, noun="branch"):
@@ -266,7 +266,7 @@ async def only_branches_that_are_there_can_be_switched_to(world: World) -> None:
 
 
 @contract()
-async def there_are_no_branches_without_a_live_session(world: World) -> None:
+async def branches_need_a_live_session(world: World) -> None:
     acme, id = await started(world, "a")
     await acme.branches.rewind(id, to=0)
     await acme.sessions.delete(id)
@@ -290,7 +290,7 @@ async def there_are_no_branches_without_a_live_session(world: World) -> None:
 
 
 @contract()
-async def a_deleted_session_comes_back_on_the_branch_it_showed(world: World) -> None:
+async def a_restored_session_shows_the_branch_it_showed_before(world: World) -> None:
     acme, id = await started(world, "a", "b")
     await acme.branches.rewind(id, to=1)
     await say(acme, id, "x")
@@ -324,7 +324,7 @@ async def a_purge_leaves_no_branch(world: World) -> None:
 
 
 @contract()
-async def compare_and_set_sees_a_switch_and_not_a_fork(world: World) -> None:
+async def compare_and_set_detects_a_switch_but_not_a_fork(world: World) -> None:
     acme, id = await started(world, "a", "b")
     before = await acme.sessions.get(id)
     await acme.branches.fork(id, at=1)
@@ -336,8 +336,8 @@ async def compare_and_set_sees_a_switch_and_not_a_fork(world: World) -> None:
 
 
 @contract()
-async def branches_outlast_many_rewinds(world: World) -> None:
-    """A conversation in which every answer was tried twice: as many pieces as answers, and still one log."""
+async def a_log_survives_many_rewinds(world: World) -> None:
+    """A conversation in which every answer was tried twice: one range per answer, and still one log."""
     acme, id = await started(world)
     for turn in range(30):
         await say(acme, id, f"q{turn}", "bad")
@@ -354,7 +354,7 @@ async def branches_outlast_many_rewinds(world: World) -> None:
 
 
 @contract("joining")
-async def a_fork_lives_and_dies_with_the_callers_transaction(world: World) -> None:
+async def a_fork_commits_and_rolls_back_with_the_callers_transaction(world: World) -> None:
     acme, id = await started(world, "a", "b")
     await world.caller.commit()
     await world.caller.begin()
@@ -375,7 +375,7 @@ async def a_fork_lives_and_dies_with_the_callers_transaction(world: World) -> No
 
 
 @contract("reopening")
-async def branches_are_there_after_reopening(world: World) -> None:
+async def branches_survive_reopening(world: World) -> None:
     acme, id = await started(world, "a", "b")
     await acme.branches.rewind(id, to=1, label="again")
     await say(acme, id, "x")
@@ -389,7 +389,7 @@ async def branches_are_there_after_reopening(world: World) -> None:
 
 
 @contract("tenants")
-async def a_tenant_goes_with_its_branches(world: World) -> None:
+async def deleting_a_tenant_deletes_its_branches(world: World) -> None:
     acme, id = await started(world, "a", "b")
     await acme.branches.rewind(id, to=1)
     await world.tenants.delete("acme", cascade=True)

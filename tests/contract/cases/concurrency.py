@@ -1,4 +1,4 @@
-"""Several calls at once: nothing lost, nothing doubled, no gap."""
+"""Concurrency: nothing is lost, nothing is stored twice, and there are no gaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contract.cases.world import World, uuid_of
 
 
 @contract("concurrency")
-async def concurrent_appends_take_places_without_a_gap(world: World) -> None:
+async def concurrent_appends_take_positions_without_a_gap(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", token_count=2)
@@ -29,7 +29,7 @@ async def concurrent_appends_take_places_without_a_gap(world: World) -> None:
 
 
 @contract("concurrency")
-async def concurrent_batches_stay_whole(world: World) -> None:
+async def concurrent_batches_stay_consecutive(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     batches = [[NewMessage(role="user", content=f"{batch}:{n}") for n in range(5)] for batch in range(8)]
@@ -43,7 +43,7 @@ async def concurrent_batches_stay_whole(world: World) -> None:
 
 
 @contract("concurrency")
-async def one_id_is_appended_once_however_often_it_is_tried(world: World) -> None:
+async def concurrent_appends_with_one_id_are_stored_once(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", id=uuid_of("m"))
@@ -59,7 +59,7 @@ async def one_id_is_appended_once_however_often_it_is_tried(world: World) -> Non
 
 
 @contract("concurrency")
-async def one_failure_takes_nobody_with_it(world: World) -> None:
+async def a_failed_append_does_not_fail_the_others_of_its_group(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     removed = await acme.sessions.create()
@@ -78,7 +78,7 @@ async def one_failure_takes_nobody_with_it(world: World) -> None:
 
 
 @contract("concurrency")
-async def one_key_is_given_once(world: World) -> None:
+async def concurrent_creates_with_one_key_store_one_session(world: World) -> None:
     acme = world.tenant()
     results = await world.together(*[partial(acme.sessions.create, key="k", user="ada")] * 8)
     assert Counter(type(result) for result in results) == {Session: 1, AlreadyExists: 7}, results
@@ -89,7 +89,7 @@ async def one_key_is_given_once(world: World) -> None:
 
 
 @contract("concurrency")
-async def one_compare_and_set_wins(world: World) -> None:
+async def one_of_several_concurrent_compare_and_sets_wins(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(metadata={"n": 0})
     update = partial(acme.sessions.update, session.id, expected=session)
@@ -100,7 +100,7 @@ async def one_compare_and_set_wins(world: World) -> None:
 
 
 @contract("concurrency")
-async def an_append_comes_before_a_deletion_or_fails(world: World) -> None:
+async def an_append_concurrent_with_a_deletion_is_stored_or_rejected(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user")
@@ -114,7 +114,7 @@ async def an_append_comes_before_a_deletion_or_fails(world: World) -> None:
 
 
 @contract("concurrency")
-async def concurrent_changes_keep_the_counters_right(world: World) -> None:
+async def counters_are_correct_after_concurrent_changes(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append_many(
@@ -131,7 +131,7 @@ async def concurrent_changes_keep_the_counters_right(world: World) -> None:
 
 
 @contract("concurrency")
-async def tenants_do_not_wait_for_or_disturb_each_other(world: World) -> None:
+async def tenants_do_not_affect_each_other(world: World) -> None:
     handles = [world.tenant(f"tenant {number}") for number in range(4)]
     sessions = [await handle.sessions.create(id=uuid_of("same")) for handle in handles]
     calls = [

@@ -1,4 +1,4 @@
-"""Messages: changing and removing."""
+"""Messages: changing and deleting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.cases.world import World, raises, uuid_of
 
 
 @contract()
-async def update_changes_a_message_in_its_place(world: World) -> None:
+async def update_changes_a_message_at_its_position(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="first", token_count=1)
@@ -49,7 +49,7 @@ async def update_changes_a_message_in_its_place(world: World) -> None:
 
 
 @contract()
-async def update_keeps_what_is_not_given(world: World) -> None:
+async def update_keeps_fields_that_are_not_given(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append(
@@ -75,7 +75,7 @@ async def update_keeps_what_is_not_given(world: World) -> None:
 
 
 @contract()
-async def delete_removes_exactly_those(world: World) -> None:
+async def delete_removes_exactly_the_given_messages(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     messages = [await acme.messages.append(session.id, role="user", content=str(n), token_count=n) for n in range(6)]
@@ -95,7 +95,7 @@ async def delete_removes_exactly_those(world: World) -> None:
 
 
 @contract()
-async def places_that_became_empty_stay_empty(world: World) -> None:
+async def positions_of_deleted_messages_stay_empty(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     messages = [await acme.messages.append(session.id, role="user", content=str(n), id=uuid_of(n)) for n in range(3)]

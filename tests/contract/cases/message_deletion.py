@@ -1,4 +1,4 @@
-"""Deleting messages can be undone: what comes back is what was there, where it was."""
+"""Deleted messages can be restored, unchanged and at their old position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.cases.world import World, raises, uuid_of
 
 
 @contract()
-async def a_deleted_message_comes_back_to_its_place_with_its_feedback(world: World) -> None:
+async def a_restored_message_has_its_position_and_its_feedback(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, "one", "two \x00 \ud800", "three")
     await acme.messages.update(created[1].id, metadata={"a": [1.0, "\U0010f801"]}, is_preserved=True)
@@ -38,7 +38,7 @@ async def a_deleted_message_comes_back_to_its_place_with_its_feedback(world: Wor
 
 
 @contract()
-async def a_restored_message_is_found_by_searching(world: World) -> None:
+async def a_restored_message_is_found_by_search(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, "needle", "hay")
     assert len(await acme.messages.search("needle")) == 1
@@ -49,7 +49,7 @@ async def a_restored_message_is_found_by_searching(world: World) -> None:
 
 
 @contract()
-async def a_purged_message_never_comes_back(world: World) -> None:
+async def a_purged_message_cannot_be_restored(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, "one", "two", "three")
     await acme.messages.delete(session.id, [created[0].id])
@@ -62,7 +62,7 @@ async def a_purged_message_never_comes_back(world: World) -> None:
 
 
 @contract()
-async def a_message_that_was_made_again_keeps_its_id(world: World) -> None:
+async def a_message_appended_again_keeps_its_id(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, "one", "two")
     await acme.messages.delete(session.id, [message.id for message in created])
@@ -73,11 +73,11 @@ async def a_message_that_was_made_again_keeps_its_id(world: World) -> None:
     await acme.messages.delete(session.id, [created[0].id])
     assert await acme.messages.restore(session.id, [message.id for message in created]) == 2
     contents = [message.content[0]["text"] for message in await shown_messages(acme, session)]
-    assert contents == ["two", "again"], "what was deleted last under an id is what comes back"
+    assert contents == ["two", "again"], "the last message deleted under an id is restored"
 
 
 @contract()
-async def what_is_deleted_is_listed_in_pages_and_only_of_its_session(world: World) -> None:
+async def deleted_messages_are_listed_in_pages_per_session(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, *"abcde")
     other, theirs = await session_with(acme, "x")
@@ -100,7 +100,7 @@ async def what_is_deleted_is_listed_in_pages_and_only_of_its_session(world: Worl
 
 
 @contract()
-async def a_message_that_was_compacted_away_is_restored_into_its_archive(world: World) -> None:
+async def a_compacted_message_is_restored_into_its_archive(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     before = await shown_messages(acme, session)
@@ -115,7 +115,7 @@ async def a_message_that_was_compacted_away_is_restored_into_its_archive(world: 
 
 
 @contract()
-async def a_message_that_missed_the_rollback_of_its_compaction_comes_back_to_the_log(world: World) -> None:
+async def a_message_deleted_before_the_rollback_of_its_compaction_is_restored_to_the_log(world: World) -> None:
     acme = world.tenant()
     session, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     before = await shown_messages(acme, session)
@@ -129,7 +129,7 @@ async def a_message_that_missed_the_rollback_of_its_compaction_comes_back_to_the
 
 
 @contract()
-async def a_message_of_several_branches_comes_back_on_all_of_them(world: World) -> None:
+async def a_shared_message_is_restored_on_all_of_its_branches(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, "one", "two", "three")
     fork = await acme.branches.fork(session.id, at=2)

@@ -1,4 +1,4 @@
-"""Pending messages: what waits in group chats."""
+"""Pending messages: the messages in group chats that wait for an answer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ROOM = ("telegram", "-100")
 
 
 def said(*bodies: str, room: tuple[str, str] = ROOM, **fields: Any) -> list[NewPendingMessage]:
-    """New messages of one group."""
+    """Return new messages of one group."""
     return [NewPendingMessage(channel_name=room[0], history_key=room[1], body=body, **fields) for body in bodies]
 
 
 async def bodies(acme: AsyncTenantHandle, room: tuple[str, str] = ROOM) -> list[str]:
-    """What waits in a group."""
+    """Return the bodies of a group's pending messages."""
     return [message.body for message in await acme.pending_messages.list_by_key(*room)]
 
 
@@ -51,7 +51,7 @@ async def a_batch_keeps_its_order_and_its_fields(world: World) -> None:
 
 
 @contract()
-async def a_batch_of_several_groups_has_places_in_each(world: World) -> None:
+async def a_batch_of_several_groups_is_numbered_in_each_group(world: World) -> None:
     acme = world.tenant()
     other = ("discord", "-100")
     created = await acme.pending_messages.append_batch(
@@ -91,7 +91,7 @@ async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
 
 
 @contract()
-async def namesakes_in_another_tenant_are_left_alone(world: World) -> None:
+async def groups_of_the_same_name_in_another_tenant_are_not_touched(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
     for handle in (acme, zenith):
@@ -104,11 +104,11 @@ async def namesakes_in_another_tenant_are_left_alone(world: World) -> None:
     assert await acme.pending_messages.delete_by_key(*ROOM) == 1
     assert await zenith.pending_messages.list_by_key(*ROOM) == theirs
     (after,) = await zenith.pending_messages.append_batch(said("c"))
-    assert after.seq == 3, "their group is still there"
+    assert after.seq == 3, "their group still exists"
 
 
 @contract()
-async def what_is_not_a_message_is_refused(world: World) -> None:
+async def invalid_pending_messages_are_rejected(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = [
         "text",
@@ -131,7 +131,7 @@ async def what_is_not_a_message_is_refused(world: World) -> None:
 
 
 @contract(limits=Limits(name_bytes=4, key_bytes=6, content_bytes=8, batch_rows=2, page_rows=2, list_rows=3))
-async def pending_messages_have_their_limits(world: World) -> None:
+async def pending_messages_have_limits(world: World) -> None:
     acme, room = world.tenant(), ("chan", "group6")
     await acme.pending_messages.append_batch(said("x" * 8, room=room))
     too_much = [
@@ -159,7 +159,7 @@ async def pending_messages_have_their_limits(world: World) -> None:
 
 
 @contract()
-async def any_text_waits_in_any_group(world: World) -> None:
+async def any_text_can_be_a_message_or_a_group(world: World) -> None:
     acme = world.tenant()
     new = [
         NewPendingMessage(channel_name=text, history_key=text, body=text, sender=text, sender_id=text) for text in TEXTS
@@ -175,7 +175,7 @@ async def any_text_waits_in_any_group(world: World) -> None:
 
 
 @contract()
-async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> None:
+async def a_summary_takes_the_position_of_the_first_message_it_replaces(world: World) -> None:
     acme = world.tenant()
     created = await acme.pending_messages.append_batch(said(*"abcdef"))
     world.clock.advance(60)
@@ -197,17 +197,17 @@ async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> No
 
 
 @contract()
-async def a_summary_comes_before_what_stays_between_those_it_replaces(world: World) -> None:
+async def a_summary_comes_before_the_messages_that_remain(world: World) -> None:
     acme = world.tenant()
     created = await acme.pending_messages.append_batch(said(*"abcde"))
     await acme.pending_messages.compact([created[4].id, created[1].id], "S")
     assert await bodies(acme) == ["a", "S", "c", "d"]
     (group,) = await acme.pending_messages.list_groups()
-    assert not group.has_summary, "what waits after the summary is not in it"
+    assert not group.has_summary, "the last message is not a summary"
 
 
 @contract()
-async def without_a_removal_there_is_no_summary(world: World) -> None:
+async def without_removed_messages_no_summary_is_stored(world: World) -> None:
     acme = world.tenant()
     created = await acme.pending_messages.append_batch(said("a", "b"))
     ids = [message.id for message in created]
@@ -223,7 +223,7 @@ async def without_a_removal_there_is_no_summary(world: World) -> None:
 
 
 @contract()
-async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> None:
+async def a_rejected_summary_changes_nothing(world: World) -> None:
     acme = world.tenant()
     created = await acme.pending_messages.append_batch([*said("a", "b"), *said("x", room=("telegram", "-1001"))])
     ids = [message.id for message in created]
@@ -242,7 +242,7 @@ async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> 
 
 
 @contract()
-async def a_cleared_group_is_empty_and_begins_anew(world: World) -> None:
+async def a_cleared_group_is_empty_and_numbered_from_one_again(world: World) -> None:
     acme = world.tenant()
     batch = [*said("a", "b", id=None), *said("x", room=("telegram", "-1001"))]
     await acme.pending_messages.append_batch(batch)
@@ -259,7 +259,7 @@ async def a_cleared_group_is_empty_and_begins_anew(world: World) -> None:
 
 
 @contract()
-async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
+async def only_stale_messages_are_removed(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     for handle in (acme, zenith):
         await handle.pending_messages.append_batch([*said("old"), *said("alone", room=("discord", "1"))])
@@ -271,9 +271,9 @@ async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
     assert await bodies(acme) == ["new"]
     assert await zenith.pending_messages.count_all() == 2
     (next_one,) = await acme.pending_messages.append_batch(said("next"))
-    assert next_one.seq == 3, "a group in which something is left goes on counting"
-    (anew,) = await acme.pending_messages.append_batch(said("anew", room=("discord", "1")))
-    assert anew.seq == 1
+    assert next_one.seq == 3, "a group with remaining messages keeps counting"
+    (message,) = await acme.pending_messages.append_batch(said("again", room=("discord", "1")))
+    assert message.seq == 1
     assert await acme.pending_messages.delete_stale(older_than=timedelta(0)) == 0
     wrong: list[Any] = [60, None, timedelta(seconds=-1)]
     for older_than in wrong:
@@ -282,7 +282,7 @@ async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
 
 
 @contract()
-async def a_summary_is_as_old_as_its_making(world: World) -> None:
+async def the_age_of_a_summary_counts_from_its_creation(world: World) -> None:
     acme = world.tenant()
     created = await acme.pending_messages.append_batch(said("a", "b"))
     world.clock.advance(3_600)
@@ -295,9 +295,11 @@ async def a_summary_is_as_old_as_its_making(world: World) -> None:
     later = await acme.pending_messages.append_batch(said("b"))
     summary = await acme.pending_messages.compact([created[0].id, later[0].id], "T")
     assert summary is not None
-    assert (summary.created_at, summary.updated_at) == (youngest, youngest), "a clock that goes back ages nothing"
+    assert (summary.created_at, summary.updated_at) == (youngest, youngest), (
+        "a clock that goes back makes nothing stale"
+    )
     (group,) = await acme.pending_messages.list_groups()
-    assert group.last_activity == youngest, "a summary makes no group less active"
+    assert group.last_activity == youngest, "a summary does not reduce the activity of a group"
 
 
 @contract()
@@ -309,13 +311,13 @@ async def groups_are_listed_with_the_newest_first(world: World) -> None:
         world.clock.advance(60)
     await acme.pending_messages.compact([message.id for message in created], "S")
     result = await acme.pending_messages.list_groups()
-    assert [group.name for group in result] == rooms[::-1], "a summary is no activity"
+    assert [group.name for group in result] == rooms[::-1], "a summary does not count as activity"
     assert [(group.message_count, group.has_summary) for group in result] == [(1, True), (2, False), (2, False)]
     assert result[0].last_activity == created[-1].created_at
     await acme.pending_messages.append_batch([*said("c", room=rooms[0]), *said("c", room=rooms[2])])
     result = await acme.pending_messages.list_groups()
-    assert [group.name for group in result] == [rooms[2], rooms[0], rooms[1]], "of the same moment, by name"
-    assert [group.has_summary for group in result] == [False, False, False], "a message came after the summary"
+    assert [group.name for group in result] == [rooms[2], rooms[0], rooms[1]], "with equal times, sorted by name"
+    assert [group.has_summary for group in result] == [False, False, False], "the last message is not the summary"
     assert await world.tenant("zenith").pending_messages.list_groups() == []
 
 
@@ -348,7 +350,7 @@ async def groups_and_messages_can_be_paged(world: World) -> None:
 
 
 @contract()
-async def titles_come_from_the_sessions_of_the_group(world: World) -> None:
+async def titles_come_from_the_sessions_of_a_group(world: World) -> None:
     acme = world.tenant()
 
     async def titled(agent: str, channel: str, peer: str, title: Any, user: str | None = None) -> str:
@@ -387,7 +389,7 @@ async def titles_come_from_the_sessions_of_the_group(world: World) -> None:
 
 
 @contract()
-async def of_several_titles_the_session_used_last_has_the_word(world: World) -> None:
+async def of_several_titles_that_of_the_most_recently_used_session_is_returned(world: World) -> None:
     acme, asked = world.tenant(), [ROOM]
     messages = []
     for agent in ("one", "two"):
@@ -408,7 +410,7 @@ async def of_several_titles_the_session_used_last_has_the_word(world: World) -> 
 
 
 @contract("tenants")
-async def a_tenant_is_known_by_what_waits_and_loses_it_with_everything(world: World) -> None:
+async def a_pending_message_registers_its_tenant_and_is_deleted_with_it(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     for handle in (acme, zenith):
         await handle.pending_messages.append_batch(said("a"))
@@ -427,7 +429,7 @@ async def a_tenant_is_known_by_what_waits_and_loses_it_with_everything(world: Wo
 
 
 @contract("concurrency")
-async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
+async def concurrent_batches_to_one_group_are_all_stored(world: World) -> None:
     acme = world.tenant()
     rooms = [ROOM, ("discord", "1")]
     calls = [
@@ -445,11 +447,11 @@ async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
         order = [message.body for message in messages]
         for n in range(16):
             if room == rooms[n % 2]:
-                assert order.index(f"{n}b") == order.index(f"{n}a") + 1, "a batch stays together"
+                assert order.index(f"{n}b") == order.index(f"{n}a") + 1, "a batch has consecutive positions"
 
 
 @contract("concurrency")
-async def concurrent_repetitions_bring_one_batch(world: World) -> None:
+async def concurrent_repetitions_store_one_batch(world: World) -> None:
     acme = world.tenant()
     batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
     results = await world.together(*[partial(acme.pending_messages.append_batch, batch)] * 8)
@@ -461,7 +463,7 @@ async def concurrent_repetitions_bring_one_batch(world: World) -> None:
 
 
 @contract("concurrency")
-async def one_of_several_compactions_wins(world: World) -> None:
+async def one_of_several_concurrent_compactions_wins(world: World) -> None:
     acme = world.tenant()
     created = await acme.pending_messages.append_batch(said(*"abcdef"))
     ids = [message.id for message in created[:4]]
@@ -476,8 +478,8 @@ async def one_of_several_compactions_wins(world: World) -> None:
 
 
 @contract("concurrency")
-async def clearing_and_writing_at_once_leaves_order(world: World) -> None:
-    """Whatever comes first: what is there afterwards is in the order in which it was written."""
+async def concurrent_clears_and_appends_keep_the_order(world: World) -> None:
+    """The remaining messages are in the order in which they were appended, whichever call was first."""
     acme = world.tenant()
     created = await acme.pending_messages.append_batch(said(*"abc"))
     for turn in range(4):

@@ -1,4 +1,4 @@
-"""Removing what is old: sessions by when they were last used, originals and deleted messages by when they were put away."""
+"""Pruning: sessions by their last use, originals and deleted messages by the time they were archived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = timedelta(days=1)
 
 
 @contract()
-async def sessions_go_when_they_were_not_used_for_so_long_deleted_or_not(world: World) -> None:
+async def idle_sessions_are_pruned_live_or_deleted(world: World) -> None:
     acme, other = world.tenant(), world.tenant("globex")
     old, removed = [(await session_with(acme, "a", "b"))[0] for _ in range(2)]
     theirs, _ = await session_with(other, "x")
@@ -25,7 +25,7 @@ async def sessions_go_when_they_were_not_used_for_so_long_deleted_or_not(world: 
     world.clock.advance(30 * 86_400)
     await acme.messages.append(used.id, role="user", content="still here")
     new, _ = await session_with(acme, "d")
-    assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(), "not longer than that"
+    assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(), "not idle for longer than the age"
     world.clock.advance(1)
     assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(sessions=2)
     for value in (old, removed):
@@ -38,7 +38,7 @@ async def sessions_go_when_they_were_not_used_for_so_long_deleted_or_not(world: 
 
 
 @contract()
-async def pruning_goes_on_where_it_was_left(world: World) -> None:
+async def pruning_continues_after_a_limit(world: World) -> None:
     acme = world.tenant()
     for number in range(7):
         world.clock.advance(60 * (number % 3))
@@ -58,7 +58,7 @@ async def pruning_goes_on_where_it_was_left(world: World) -> None:
 
 
 @contract()
-async def what_is_held_or_in_use_is_not_pruned(world: World) -> None:
+async def sessions_with_a_hold_or_in_use_are_not_pruned(world: World) -> None:
     acme = world.tenant()
     held, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(held.id, POLICY, summary="s")
@@ -76,7 +76,7 @@ async def what_is_held_or_in_use_is_not_pruned(world: World) -> None:
 
 
 @contract()
-async def originals_and_deleted_messages_go_and_the_event_stays(world: World) -> None:
+async def originals_and_deleted_messages_are_pruned_but_not_the_event(world: World) -> None:
     acme = world.tenant()
     session, created = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
@@ -99,7 +99,7 @@ async def originals_and_deleted_messages_go_and_the_event_stays(world: World) ->
 
 
 @contract()
-async def an_age_that_is_none_is_refused(world: World) -> None:
+async def an_invalid_age_is_rejected(world: World) -> None:
     acme = world.tenant()
     wrong: list[dict[str, Any]] = [
         {},

@@ -58,13 +58,13 @@ def said(database: str, *arguments: str) -> Any:
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        ({"orphan_packs": ["a", "b"]}, "2 packs are nobody's: a, b"),
-        ({"unsealed_packs": ["a"]}, "1 packs were written for something that never came: a"),
-        ({"missing_packs": ["a"]}, "1 packs are missing, and objects lie in them: a"),
-        ({"unheld_objects": 1_234}, "1,234 objects are needed by nobody, and wait to be removed"),
-        ({"dangling_refs": 2}, "2 objects are needed and not there"),
-        ({"loose_layers": 3}, "3 layers are needed by nobody"),
-        ({"pending_rewinds": 1}, "1 rewinds are under way, or were broken off"),
+        ({"orphan_packs": ["a", "b"]}, "2 packs are not referenced: a, b"),
+        ({"unsealed_packs": ["a"]}, "1 packs were left by an interrupted write: a"),
+        ({"missing_packs": ["a"]}, "1 packs that contain objects are missing: a"),
+        ({"unheld_objects": 1_234}, "1,234 objects are not referenced and will be removed"),
+        ({"dangling_refs": 2}, "2 referenced objects are missing"),
+        ({"loose_layers": 3}, "3 layers are not referenced"),
+        ({"pending_rewinds": 1}, "1 rewinds are in progress or were interrupted"),
         ({"damaged_snapshots": [DamagedSnapshot("s", "torn\nin two")]}, "snapshot s is damaged: torn in two"),
     ],
     ids=lambda options: next(iter(options)) if isinstance(options, dict) else "",
@@ -77,15 +77,15 @@ def test_a_report_without_findings_prints_nothing(capsys: pytest.CaptureFixture[
     doctor._print_tenant("acme", DiagnosticReport())
     assert capsys.readouterr().out == ""
     doctor._print_tenant("acme", DiagnosticReport(loose_layers=1, dangling_refs=2))
-    assert capsys.readouterr().out == (
-        "acme:\n  2 objects are needed and not there\n  1 layers are needed by nobody\n"
-    ), "lost data comes first"
+    assert capsys.readouterr().out == ("acme:\n  2 referenced objects are missing\n  1 layers are not referenced\n"), (
+        "lost data comes first"
+    )
 
 
 def test_long_lists_are_shortened() -> None:
     names = [f"p{number}" for number in range(MORE)]
-    assert doctor._named("packs", names) == f"{MORE} packs: {', '.join(names[: doctor.SHOWN])}, ..."
-    assert doctor._named("packs", names[: doctor.SHOWN]).endswith(names[doctor.SHOWN - 1])
+    assert doctor._name_list("packs", names) == f"{MORE} packs: {', '.join(names[: doctor.SHOWN])}, ..."
+    assert doctor._name_list("packs", names[: doctor.SHOWN]).endswith(names[doctor.SHOWN - 1])
     damaged = [DamagedSnapshot(str(number), "x" * 500) for number in range(MORE)]
     lines = [line for line in doctor._lines(DiagnosticReport(damaged_snapshots=damaged)) if line]
     assert len(lines) == doctor.SHOWN
@@ -157,13 +157,13 @@ def test_a_repair_removes_unneeded_data_and_reports_the_rest(database: str) -> N
 @pytest.mark.parametrize(
     ("swept", "rows"),
     [
-        (SweepResult(), [["0", "0", "everything may stay"]]),
-        (SweepResult(per_run_cap=SweepCounts(1_000, 2_000)), [["1,000", "2,000", "more than a run keeps"]]),
+        (SweepResult(), [["0", "0", "nothing to remove"]]),
+        (SweepResult(per_run_cap=SweepCounts(1_000, 2_000)), [["1,000", "2,000", "exceeds the number per run"]]),
         (
             SweepResult(per_tenant_cap=SweepCounts(1, 5), grace_expired=SweepCounts(2, 6)),
-            [["2", "6", "the run ended long enough ago"], ["1", "5", "over the tenant's quota"]],
+            [["2", "6", "the grace period after the run has expired"], ["1", "5", "exceeds the tenant's quota"]],
         ),
-        (SweepResult(erasure=SweepCounts(1, 1)), [["0", "0", "everything may stay"]]),
+        (SweepResult(erasure=SweepCounts(1, 1)), [["0", "0", "nothing to remove"]]),
     ],
     ids=["nothing", "thousands", "two", "erasure"],
 )
@@ -175,8 +175,8 @@ def test_a_plan_prints_the_remaining_bytes_and_the_held_runs() -> None:
     policy = RetentionPolicy(10, 1_500, 7)
     assert retention._about(SweepResult(), policy) == []
     assert retention._about(SweepResult(used_bytes=0, held_runs=1_001), policy) == [
-        "What is left takes 0 bytes of 1,500 MiB.",
-        "1,001 runs are held, and keep all they have.",
+        "The remaining snapshots use 0 bytes of 1,500 MiB.",
+        "1,001 runs are on hold and keep all their snapshots.",
     ]
 
 
@@ -205,25 +205,25 @@ def test_days_are_stored_as_seconds(days: float | None, seconds: int | None) -> 
 
 @pytest.mark.parametrize("days", [float("nan"), float("inf"), 24_000.1, 1e300])
 def test_days_out_of_range_are_refused(days: float) -> None:
-    with pytest.raises(click.UsageError, match="no number of days up to 24,000"):
+    with pytest.raises(click.UsageError, match="at most 24,000"):
         retention._seconds(days)
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "saying"),
     [
-        (["retention", "policy", "--grace-days", "nan"], 2, "no number of days"),
-        (["retention", "policy", "--grace-days", "inf"], 2, "no number of days"),
+        (["retention", "policy", "--grace-days", "nan"], 2, "at most 24,000"),
+        (["retention", "policy", "--grace-days", "inf"], 2, "at most 24,000"),
         (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
-        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "nan"], 2, "no number of days"),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "nan"], 2, "at most 24,000"),
         (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, UNKNOWN_ID),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
         (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
         (["retention", "policy", "--tenant", "absent", "--quota-mib", "1"], 1, "absent"),
         (["retention", "policy", "--tenant", ""], 1, "tenant must not be empty"),
-        (["retention", "run", "--every", "nan"], 1, "every_s must be a number"),
-        (["retention", "run", "--every", "inf"], 1, "every_s must be a number"),
+        (["retention", "run", "--every", "nan"], 1, "every_s must be a positive number"),
+        (["retention", "run", "--every", "inf"], 1, "every_s must be a positive number"),
         (["retention", "run", "--every", "-1"], 2, "--every"),
         (["retention", "run", "--log", "."], 1, "Is a directory"),
         (["retention", "hold", "--reason", "why", "--run", UNKNOWN_ID, "--session", UNKNOWN_ID], 1, "not both"),
@@ -282,20 +282,20 @@ def key(**more: Any) -> ApiKey:
 @pytest.mark.parametrize(
     ("given", "state"),
     [
-        ({}, "good"),
-        ({"expires_at": FAR_OFF}, "good until 2999-02-03 04:05"),
+        ({}, "valid"),
+        ({"expires_at": FAR_OFF}, "valid until 2999-02-03 04:05"),
         ({"expires_at": LONG_AGO}, "expired 2001-02-03 04:05"),
         ({"revoked_at": LONG_AGO}, "revoked 2001-02-03 04:05"),
         ({"revoked_at": LONG_AGO, "expires_at": LONG_AGO - timedelta(days=1)}, "revoked 2001-02-03 04:05"),
     ],
-    ids=["good", "until", "expired", "revoked", "both"],
+    ids=["valid", "until", "expired", "revoked", "both"],
 )
 def test_the_state_of_a_key_is_printed(given: dict[str, Any], state: str) -> None:
     assert keys._state(key(**given)) == state
 
 
 def test_a_key_is_a_row_with_its_tenant_and_last_use() -> None:
-    assert keys._row(key()) == [UNKNOWN_ID, "hf_01234567", "ci", "(all)", "read write", "never", "good"]
+    assert keys._row(key()) == [UNKNOWN_ID, "hf_01234567", "ci", "(all)", "read write", "never", "valid"]
     used = keys._row(key(tenant="acme", last_used_at=LONG_AGO))
     assert (used[3], used[5]) == ("acme", "2001-02-03 04:05")
 
@@ -316,7 +316,7 @@ def test_keys_are_listed_for_one_tenant_or_for_all(database: str) -> None:
     listed = [key["name"] for key in said(database, "keys", "list")["keys"]]
     assert listed == ["of acme"]
     assert [key["name"] for key in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
-    assert "good for all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
+    assert "gives access to all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
 
 
 def test_revoking_twice_prints_the_same(database: str) -> None:

@@ -385,5 +385,5 @@ def test_a_consumer_without_redis_carries_out_what_is_possible(
     assert (result, sorted(left)) == (1, ["busy", "held"])
     (record,) = [record for record in caplog.records if record.name == "holdfast.erasure"]
     assert record.levelname == "INFO", "a sweep by another process is no reason for a warning"
-    assert record.getMessage().startswith("busy ")
+    assert record.getMessage().startswith("the erasure of tenant busy ")
     assert "another is sweeping the tenant 'busy'" in record.getMessage()

@@ -138,7 +138,7 @@ def test_a_worker_requests_pages_within_its_limits(tmp_path: Any) -> None:
 def test_a_round_is_described_and_invalid_workers_are_refused() -> None:
     assert describe(Round(tenants=2, snapshots=3)) == "2 tenants swept, 3 snapshots removed"
     assert describe(Round(failed=1, skipped=2, erased=4)) == (
-        "0 tenants swept, 0 snapshots removed, 4 forgotten, 2 left to others, 1 failed"
+        "0 tenants swept, 0 snapshots removed, 4 erased, 2 left to other workers, 1 failed"
     )
     for wrong in (0, -1, "1", True):
         with pytest.raises(InvalidInput, match="every_s"):
@@ -209,10 +209,10 @@ def test_an_erasure_done_by_another_process_logs_no_warning(
         local.holdfast.erasures.carry_out("gone")
         return ["gone"]
 
-    monkeypatch.setattr("holdfast.retention_worker.to_be_forgotten", too_late)
+    monkeypatch.setattr("holdfast.retention_worker.tenants_to_erase", too_late)
     caplog.set_level(logging.INFO, "holdfast")
     result = rounds(address, local.clock, lambda holdfast: RetentionWorker(holdfast).round(), tmp_path / "packs")
     assert (result.erased, result.failed) == (0, 0)
     records = [record for record in caplog.records if record.name == "holdfast.sweeper"]
     assert [record.levelname for record in records] == ["INFO"]
-    assert "gone is left to somebody else" in records[0].getMessage()
+    assert "the erasure of tenant gone is left to another worker" in records[0].getMessage()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.types import Run
+from tests.errors import raises
 
 UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 ODD = "nul \0, lone \udcff, Ünïcode 🙂"

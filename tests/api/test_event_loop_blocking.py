@@ -1,4 +1,4 @@
-"""No operation keeps the event loop to itself, whatever it is sent: all of them are asked with the largest input allowed."""
+"""No operation blocks the event loop for long: each is called with the largest allowed input."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from holdfast.errors import InvalidInput, LimitExceeded
 from tests.api.in_process import Running, running
 from tests.api.process import json_body
 from tests.api.v1 import NEVER, NOW
+from tests.errors import raises
 
 SLOWEST_S = 0.25
-"""Processor time that the event loop may spend on one thing, at the limits that a server has by default."""
+"""Processor time that the event loop may spend on one callback, at the server's default limits."""
 SCALE = 16
-"""How many times smaller the limits are here."""
+"""The factor by which the limits are reduced v1."""
 LIMITS = ServerLimits(
     refusals_per_s=0,
     request_bytes=ServerLimits().request_bytes // SCALE,
@@ -41,14 +42,14 @@ LIMITS = ServerLimits(
 IN_PATH = re.compile(r"{(\w+)}")
 ROWS = Limits().batch_rows // SCALE
 SHARED = 3
-"""How many times slower a processor is whose caches and whose other half others use."""
+"""The factor for a processor whose caches and second half are used by other processes."""
 MOST_S = SLOWEST_S / SCALE * SHARED
 TRIES = 3
-"""How often a request is made that takes too long: what the operation does takes long each time, a cold cache does not."""
+"""Repetitions of a request that blocks too long: the work of an operation is always slow, a cold cache only once."""
 
 
 class Stalls:
-    """The processor time of the event loop's thread between two turns of a task: a busy machine does not change it."""
+    """The processor time of the event loop's thread between two turns of a task, which other processes do not affect."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0
@@ -73,11 +74,9 @@ async def beating() -> Any:
 
 
 def largest(kind: types.Type, size: int, value: Callable[[int], Any], *, is_valid: bool = False) -> Any:
-    """The largest value of a type that takes about so many bytes; ``value`` makes what may be any JSON.
-
-    With ``is_valid``, one that stores accept: names are short, metadata is within its limit, and what is optional and small is
-    left out.
-    """
+    """Return the largest value of a type that takes about this many bytes; ``value`` makes values for fields of any JSON. With
+    ``is_valid``, return one that stores accept: names are short, metadata is within its limit, and small optional fields are
+    left out."""
     match kind:
         case types.Metadata(type=inner, extra_json_schema=schema):
             return NEVER if (schema or {}).get("format") == "uuid" else largest(inner, size, value, is_valid=is_valid)
@@ -87,9 +86,9 @@ def largest(kind: types.Type, size: int, value: Callable[[int], Any], *, is_vali
         case types.DictType():
             return {"key": largest(kind.value_type, min(size, 100_000) if is_valid else size, value, is_valid=is_valid)}
         case types.StructType():
-            fields = [each for each in kind.fields if not is_valid or each.required or _is_large(each.type)]
+            fields = [field for field in kind.fields if not is_valid or field.required or _is_large(field.type)]
             share = size // max(len(fields), 1)
-            return {each.encode_name: largest(each.type, share, value, is_valid=is_valid) for each in fields}
+            return {field.encode_name: largest(field.type, share, value, is_valid=is_valid) for field in fields}
         case types.UnionType():
             return largest(max(kind.types, key=_rank), size, value, is_valid=is_valid)
     return _plain(kind, 10 if is_valid else size, lambda _: value(size))
@@ -113,12 +112,12 @@ def _plain(kind: types.Type, size: int, value: Callable[[int], Any]) -> Any:
 
 
 def _is_large(kind: types.Type) -> bool:
-    """Whether much can stand in it, or a message cannot do without it."""
+    """Return whether a field can hold much, or is required in a message."""
     match kind:
         case types.Metadata(type=inner):
             return _is_large(inner)
         case types.UnionType():
-            return any(_is_large(each) for each in kind.types)
+            return any(_is_large(type) for type in kind.types)
     return isinstance(kind, types.AnyType | types.DictType | types.LiteralType)
 
 
@@ -140,13 +139,13 @@ VALUES: dict[str, Callable[[int], Any]] = {
 
 
 def requests(operation: Operation, names: dict[str, str]) -> Iterator[tuple[str, bytes | None]]:
-    """Paths and bodies to ask with."""
+    """Return the paths and bodies of the requests."""
     path = IN_PATH.sub(lambda name: names.get(name[1], NEVER), operation.path)
     query: dict[str, Any] = {}
-    for each in parameters.parameters(operation):
-        if each.place == "query" and (each.required or each.name in ("limit", "count")):
-            found = largest(types.type_info(each.type), 20_000, VALUES["text"])
-            query[each.wire_name] = ROWS if each.name in ("limit", "count") else found
+    for parameter in parameters.parameters(operation):
+        if parameter.place == "query" and (parameter.required or parameter.name in ("limit", "count")):
+            result = largest(types.type_info(parameter.type), 20_000, VALUES["text"])
+            query[parameter.wire_name] = ROWS if parameter.name in ("limit", "count") else result
     whole = f"{path}?{urlencode(query, doseq=True)}" if query else path
     kinds = parameters.bodies(operation)
     if not kinds:
@@ -162,7 +161,7 @@ def requests(operation: Operation, names: dict[str, str]) -> Iterator[tuple[str,
 
 
 async def filled(server: Running) -> dict[str, str]:
-    """Something of each kind that many operations are about, and as much of it as a page shows."""
+    """Create an object of each kind that many operations use, with as much content as a page shows."""
     acme = server.holdfast.tenant("acme")
     session = await acme.sessions.create()
     text = "x" * (LIMITS.response_bytes // ROWS // 2)
@@ -171,9 +170,9 @@ async def filled(server: Running) -> dict[str, str]:
     return {"tenant": "acme", "session_id": session.id, "run_id": run.id}
 
 
-async def asked(server: Running, operation: Operation) -> list[tuple[str, int, float]]:
-    """What an operation answers to the largest requests, and how long each kept the event loop at most."""
-    found = []
+async def send_largest(server: Running, operation: Operation) -> list[tuple[str, int, float]]:
+    """Return the responses of an operation to the largest requests, with the longest time that each blocked the event loop."""
+    results = []
     needs_log = "session_id" in operation.path or "run_id" in operation.path
     names = await filled(server) if needs_log else {"tenant": "acme"}
     for path, body in requests(operation, names):
@@ -184,24 +183,31 @@ async def asked(server: Running, operation: Operation) -> list[tuple[str, int, f
             stalled_s.append(stalls.worst_s)
             if stalls.worst_s <= MOST_S:
                 break
-        found.append((operation.function.__name__, reply.status, min(stalled_s)))
-    return found
+        results.append((operation.function.__name__, reply.status, min(stalled_s)))
+    return results
 
 
-def test_no_operation_keeps_the_event_loop_for_long_whatever_it_is_sent(tmp_path: Path) -> None:
+def test_no_operation_blocks_the_event_loop_for_long(tmp_path: Path) -> None:
     async def main() -> list[tuple[str, int, float]]:
         async with running(str(tmp_path / "a.db"), limits=LIMITS) as server:
-            return [found for each in OPERATIONS if not each.streams for found in await asked(server, each)]
+            return [
+                item
+                for operation in OPERATIONS
+                if not operation.streams
+                for item in await send_largest(server, operation)
+            ]
 
     gc.disable()  # the objects of all other tests are in this process as well
     try:
         seen = asyncio.run(main())
     finally:
         gc.enable()
-    assert {each.function.__name__ for each in OPERATIONS if not each.streams} == {name for name, _, _ in seen}
+    assert {operation.function.__name__ for operation in OPERATIONS if not operation.streams} == {
+        name for name, _, _ in seen
+    }
     assert {name for name, status, _ in seen if status < 300} >= {"append_messages", "list_messages", "create_session"}
-    assert [each for each in seen if each[1] == 500] == []
-    assert [each for each in seen if each[2] > MOST_S] == []
+    assert [row for row in seen if row[1] == 500] == []
+    assert [row for row in seen if row[2] > MOST_S] == []
 
 
 @pytest.mark.parametrize(
@@ -218,17 +224,17 @@ def test_no_operation_keeps_the_event_loop_for_long_whatever_it_is_sent(tmp_path
     ],
     ids=["numbers", "too many", "objects", "too many", "texts", "too many", "one text", "quotes in a text"],
 )
-def test_the_values_of_a_body_are_counted_before_anything_is_made_of_them(body: bytes, is_refused: bool) -> None:
+def test_the_values_of_a_body_are_counted_before_objects_are_created(body: bytes, is_refused: bool) -> None:
     if is_refused:
-        with pytest.raises(LimitExceeded, match="body_values = 1,000"):
-            decode_body(body[:-1], [msgspec.json.Decoder()], 1_000)  # without its end, which nobody has looked for
+        with raises(LimitExceeded, limit="body_values", maximum=1_000):
+            decode_body(body[:-1], [msgspec.json.Decoder()], 1_000)  # unterminated, which has not been checked yet
     else:
         assert decode_body(body, [msgspec.json.Decoder()], 1_000) == msgspec.json.decode(body)
 
 
 @pytest.mark.parametrize("body", [b'"' + b'\\"' * 500_000, b"[" * 1_000_000, b'"' * 999_999, b"\\" * 1_000_000])
 @pytest.mark.timeout(60)
-def test_what_is_no_json_is_counted_in_time_that_grows_with_its_size(body: bytes) -> None:
-    """Were each quote tried up to the end, this would take hours."""
+def test_counting_values_takes_linear_time_for_invalid_json(body: bytes) -> None:
+    """If each quote was matched up to the end, this would take hours."""
     with pytest.raises((InvalidInput, LimitExceeded)):
         decode_body(body + b"," * 2_000, [msgspec.json.Decoder()], 1_000)

@@ -1,4 +1,4 @@
-"""What the stores can do, done over HTTP: every kind of thing is made, found, changed and removed."""
+"""The stores over HTTP: objects of every kind are created, found, changed and removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = "/v1/tenants/acme"
 
 
 class Client:
-    """Asks, and expects the usual status."""
+    """Sends requests and expects the usual status."""
 
     def __init__(self, server: Running) -> None:
         self.server, self.holdfast = server, server.holdfast
@@ -40,7 +40,7 @@ class Client:
     async def session(self, *texts: str) -> str:
         made = await self.post("/sessions", {}, 201)
         if texts:
-            body = {"messages": [{"role": "user", "content": each} for each in texts]}
+            body = {"messages": [{"role": "user", "content": text} for text in texts]}
             await self.post(f"/sessions/{made['id']}/messages", body, 201)
         return str(made["id"])
 
@@ -50,7 +50,7 @@ def _read(reply: Reply, status: int) -> Any:
     return reply.json if reply.body else None
 
 
-def played(play: Callable[[Client], Coroutine[Any, Any, None]], limits: ServerLimits = CALM) -> None:
+def run_client(play: Callable[[Client], Coroutine[Any, Any, None]], limits: ServerLimits = CALM) -> None:
     async def main() -> None:
         async with running(limits=limits) as server:
             await play(Client(server))
@@ -58,7 +58,7 @@ def played(play: Callable[[Client], Coroutine[Any, Any, None]], limits: ServerLi
     asyncio.run(main())
 
 
-def test_agents_are_changed_only_by_those_who_have_seen_them_last() -> None:
+def test_agents_are_changed_only_with_their_current_version() -> None:
     async def play(client: Client) -> None:
         made = await client.post("/agents", {"name": "Helper", "id": "helper", "tags": ["all"]}, 201)
         again = await client.post(
@@ -73,13 +73,13 @@ def test_agents_are_changed_only_by_those_who_have_seen_them_last() -> None:
         assert late["type"] == "Conflict"
         await client.patch("/agents/helper", {"model": "small"}, 400, headers={"If-Match": "yesterday"})
         await client.patch("/agents/helper", {"model": "small"}, headers={"If-Match": "*"})
-        assert [each["id"] for each in (await client.get("/agents?tag=all"))["items"]] == ["helper"]
+        assert [agent["id"] for agent in (await client.get("/agents?tag=all"))["items"]] == ["helper"]
         await client.put("/agents/helper", {"name": "Renamed"})
         await client.delete("/agents/helper", 412, headers={"If-Match": '"1"'})
         await client.delete("/agents/helper", 204)
         await client.get("/agents/helper", 404)
 
-    played(play)
+    run_client(play)
 
 
 def test_blocks_belong_to_an_agent() -> None:
@@ -90,16 +90,16 @@ def test_blocks_belong_to_an_agent() -> None:
         longer = await client.post("/agents/helper/blocks/persona/append", {"value": "patient"})
         assert longer["value"] == "kind\npatient"
         saved = await client.put("/agents/helper/blocks", {"blocks": [{"label": "human", "value": "Ada"}]})
-        assert [each["label"] for each in saved["items"]] == ["human"]
+        assert [item["label"] for item in saved["items"]] == ["human"]
         await client.put("/agents/helper/blocks", {"blocks": [{"label": "human", "colour": "red"}]}, 400)
         assert (await client.get("/agents/helper/blocks/human"))["value"] == "Ada"
         await client.delete("/agents/helper/blocks/human", 204)
-        await client.put("/agents/nobody/blocks/persona", {"value": "x"}, 404)
+        await client.put("/agents/missing/blocks/persona", {"value": "x"}, 404)
 
-    played(play)
+    run_client(play)
 
 
-def test_a_run_goes_from_its_start_to_its_end_in_the_hands_of_one() -> None:
+def test_a_run_is_executed_by_one_worker_from_start_to_end() -> None:
     async def play(client: Client) -> None:
         session = await client.session()
         run = await client.post(f"/sessions/{session}/runs", {"agent": "helper"}, 201)
@@ -111,7 +111,7 @@ def test_a_run_goes_from_its_start_to_its_end_in_the_hands_of_one() -> None:
         await client.post(at + "/renew", {"epoch": epoch, "ttl_ms": 60_000})
         calls = {"epoch": epoch, "calls": [{"id": "c1", "tool_name": "mail", "tool_input": {"to": "ada"}}]}
         await client.post(at + "/tool-calls", calls, 201)
-        assert [each["call"]["id"] for each in (await client.get(at + "/tool-calls/pending"))["items"]] == ["c1"]
+        assert [call["call"]["id"] for call in (await client.get(at + "/tool-calls/pending"))["items"]] == ["c1"]
         step = {
             "epoch": epoch,
             "iteration": 1,
@@ -119,8 +119,8 @@ def test_a_run_goes_from_its_start_to_its_end_in_the_hands_of_one() -> None:
             "messages": [{"role": "assistant", "content": "sent"}],
             "tool_calls": [{"id": "c1", "result": "ok"}],
         }
-        done = await client.post(at + "/steps", step, 201)
-        assert await client.post(at + "/steps", step, 201) == done, "a step can be repeated"
+        reply = await client.post(at + "/steps", step, 201)
+        assert await client.post(at + "/steps", step, 201) == reply, "a step can be repeated"
         refused = await client.post(at + "/steps", {**step, "epoch": epoch + 1, "iteration": 2}, 409)
         assert refused["type"] in ("Fenced", "Conflict")
         assert (await client.get(at + "/load"))["step"]["state"] == {"n": 1}
@@ -132,9 +132,9 @@ def test_a_run_goes_from_its_start_to_its_end_in_the_hands_of_one() -> None:
         await client.post(at + "/finish", {"epoch": epoch, "stop_reason": "end"}, 409)
         ended = await client.post(at + "/finish", {"epoch": again["epoch"], "stop_reason": "end"})
         assert ended["status"] == "completed"
-        assert [each["id"] for each in (await client.get("/runs?status=completed"))["items"]] == [run["id"]]
+        assert [run["id"] for run in (await client.get("/runs?status=completed"))["items"]] == [run["id"]]
 
-    played(play)
+    run_client(play)
 
 
 def test_runs_can_be_released_failed_and_cancelled() -> None:
@@ -150,10 +150,10 @@ def test_runs_can_be_released_failed_and_cancelled() -> None:
             )
         assert ends == ["pending", "failed", "cancelled"]
 
-    played(play)
+    run_client(play)
 
 
-def test_a_conversation_is_forked_rewound_and_brought_back() -> None:
+def test_a_conversation_is_forked_rewound_and_restored() -> None:
     async def play(client: Client) -> None:
         session = await client.session("one", "two", "three")
         at = f"/sessions/{session}"
@@ -169,13 +169,13 @@ def test_a_conversation_is_forked_rewound_and_brought_back() -> None:
         assert len((await client.get(at + "/branches"))["items"]) >= 2
         assert (await client.get(at + "/context?max_tokens=10000"))["messages"]
 
-    played(play)
+    run_client(play)
 
 
 POLICY = {"target_tokens": 1, "preserve_last": 1, "protected_tokens": 0, "window_tokens": 1000, "summary_tokens": 50}
 
 
-def test_a_compaction_takes_two_calls_and_the_summary_from_the_caller() -> None:
+def test_a_compaction_takes_two_calls_and_the_callers_summary() -> None:
     async def play(client: Client) -> None:
         session = await client.session(*[f"a long story, part {number} " * 20 for number in range(8)])
         at = f"/sessions/{session}"
@@ -194,10 +194,10 @@ def test_a_compaction_takes_two_calls_and_the_summary_from_the_caller() -> None:
         await client.post(f"/compactions/{event['id']}/rollback")
         assert (await client.get(at + "/messages/count"))["count"] == 8
 
-    played(play)
+    run_client(play)
 
 
-def test_a_compaction_that_needs_a_summary_and_has_none_is_refused() -> None:
+def test_a_compaction_without_a_required_summary_is_refused() -> None:
     async def play(client: Client) -> None:
         session = await client.session(*["words " * 50] * 6)
         refused = await client.post(f"/sessions/{session}/compactions", {"policy": POLICY}, 400)
@@ -207,10 +207,10 @@ def test_a_compaction_that_needs_a_summary_and_has_none_is_refused() -> None:
         await client.delete(f"/sessions/{session}/compaction-policy", 204)
         await client.get(f"/sessions/{session}/compaction-policy", 404)
 
-    played(play)
+    run_client(play)
 
 
-def test_what_waits_in_group_chats_is_appended_counted_and_removed() -> None:
+def test_pending_messages_are_appended_counted_and_removed() -> None:
     async def play(client: Client) -> None:
         one = {"channel_name": "tg", "history_key": "g1", "sender": "ada", "body": "hello"}
         await client.post("/pending-messages", {"messages": [one, {**one, "body": "there"}]}, 201)
@@ -220,10 +220,10 @@ def test_what_waits_in_group_chats_is_appended_counted_and_removed() -> None:
         assert len((await client.get("/pending-messages/groups"))["items"]) == 1
         assert (await client.delete("/pending-messages" + key))["count"] == 2
 
-    played(play)
+    run_client(play)
 
 
-def test_contacts_are_found_by_who_they_are() -> None:
+def test_contacts_are_found_by_sender() -> None:
     async def play(client: Client) -> None:
         ada = await client.put("/contacts/by-sender/telegram/7", {"display_name": "Ada"})
         also = await client.put("/contacts/by-sender/discord/8", {"display_name": "Ada L."})
@@ -235,24 +235,24 @@ def test_contacts_are_found_by_who_they_are() -> None:
         assert set(await client.post("/contacts/lookup", {"sender_ids": ["7", "8"]})) == {"7", "8"}
         assert (await client.post("/contacts/unmerge", {"contact_ids": [ada["id"], also["id"]]}))["count"] == 2
 
-    played(play)
+    run_client(play)
 
 
-def test_feedback_hangs_on_a_message() -> None:
+def test_feedback_belongs_to_a_message() -> None:
     async def play(client: Client) -> None:
         session = await client.session("hello")
         (message,) = (await client.get(f"/sessions/{session}/messages"))["items"]
-        given = await client.post(f"/messages/{message['id']}/feedback", {"is_positive": True}, 201)
-        await client.patch(f"/feedback/{given['id']}", {"feedback_text": "nice"})
+        reply = await client.post(f"/messages/{message['id']}/feedback", {"is_positive": True}, 201)
+        await client.patch(f"/feedback/{reply['id']}", {"feedback_text": "nice"})
         mine = {"is_positive": False, "user": "ada"}
         assert (await client.put(f"/messages/{message['id']}/feedback", mine))["is_positive"] is False
         assert (await client.get("/feedback/count"))["count"] == 2
         where = '[{"column":"is_positive","op":"eq","value":true}]'.replace('"', "%22")
-        assert [each["id"] for each in (await client.get(f"/feedback?where={where}"))["items"]] == [given["id"]]
-        await client.delete(f"/feedback/{given['id']}", 204)
-        await client.get(f"/feedback/{given['id']}", 404)
+        assert [feedback["id"] for feedback in (await client.get(f"/feedback?where={where}"))["items"]] == [reply["id"]]
+        await client.delete(f"/feedback/{reply['id']}", 204)
+        await client.get(f"/feedback/{reply['id']}", 404)
 
-    played(play)
+    run_client(play)
 
 
 def test_messages_are_found_by_their_words() -> None:
@@ -261,10 +261,10 @@ def test_messages_are_found_by_their_words() -> None:
         (hit,) = (await client.get("/search?query=fox"))["items"]
         assert (hit["message"]["session_id"], "**fox**" in hit["snippet"]) == (session, True)
 
-    played(play)
+    run_client(play)
 
 
-def test_flows_and_memories_of_crews_are_kept() -> None:
+def test_flows_and_memories_of_crews_are_stored() -> None:
     async def play(client: Client) -> None:
         await client.put("/flows/f1", {"method": "begin", "state": {"n": 1}})
         await client.put("/flows/f1", {"method": "ask", "state": {"n": 2}, "feedback": {"question": "ok?"}})
@@ -276,14 +276,14 @@ def test_flows_and_memories_of_crews_are_kept() -> None:
         await client.get("/flows/f1", 404)
         new = {"id": "m1", "content": "Ada likes tea", "embedding": [1.0, 0.0]}
         assert (await client.post("/memories", {"memories": [new]}, 201))["items"] == ["m1"]
-        (found,) = (await client.post("/memories/search", {"embedding": [1.0, 0.1]}))["items"]
-        assert found["memory"]["content"] == "Ada likes tea"
+        (result,) = (await client.post("/memories/search", {"embedding": [1.0, 0.1]}))["items"]
+        assert result["memory"]["content"] == "Ada likes tea"
         assert (await client.delete("/memories?ids=m1"))["count"] == 1
 
-    played(play)
+    run_client(play)
 
 
-def test_saved_states_of_graphs_can_be_looked_at_and_pruned() -> None:
+def test_graph_checkpoints_can_be_read_and_pruned() -> None:
     async def play(client: Client) -> None:
         acme = client.holdfast.tenant("acme")
         for number in range(3):
@@ -296,10 +296,10 @@ def test_saved_states_of_graphs_can_be_looked_at_and_pruned() -> None:
         await client.get("/threads/t1/checkpoints/latest", 404)
         assert (await client.get("/objects/usage"))["count"] >= 0
 
-    played(play)
+    run_client(play)
 
 
-def test_what_was_done_and_how_long_it_is_kept() -> None:
+def test_activity_and_retention_policies() -> None:
     async def play(client: Client) -> None:
         entry = await client.post("/activity", {"action": "report.sent", "actor": "ada"}, 201)
         assert (await client.get(f"/activity/{entry['id']}"))["actor"] == "ada"
@@ -309,15 +309,15 @@ def test_what_was_done_and_how_long_it_is_kept() -> None:
         hold = await client.post(
             "/retention/holds", {"reason": "a lawyer asked", "session_id": await client.session()}, 201
         )
-        assert [each["id"] for each in (await client.get("/retention/holds"))["items"]] == [hold["id"]]
+        assert [hold["id"] for hold in (await client.get("/retention/holds"))["items"]] == [hold["id"]]
         await client.post(f"/retention/holds/{hold['id']}/release", {"reason": "over"})
         await client.get("/retention/plan")
         await client.post("/retention/sweep")
 
-    played(play)
+    run_client(play)
 
 
-def test_keys_are_drawn_shown_once_and_revoked() -> None:
+def test_keys_are_created_shown_once_and_revoked() -> None:
     async def play(client: Client) -> None:
         made = await client.post("/keys", {"name": "ci", "scopes": ["sessions:read"]}, 201)
         assert made["kept"]["tenant"] == "acme"
@@ -332,12 +332,12 @@ def test_keys_are_drawn_shown_once_and_revoked() -> None:
         other = await client.server.ask("POST", f"/v1/tenants/zenith/keys/{kept['id']}/revoke")
         assert other.status == 404
         everybody = await client.server.ask("GET", "/v1/keys")
-        assert {each["tenant"] for each in everybody.json["items"]} == {"", "acme"}
+        assert {item["tenant"] for item in everybody.json["items"]} == {"", "acme"}
 
-    played(play)
+    run_client(play)
 
 
-def test_metrics_count_what_was_answered_and_name_nobody() -> None:
+def test_metrics_count_requests_without_naming_tenants() -> None:
     async def play(client: Client) -> None:
         await client.session("secret words")
         await client.get(f"/sessions/{uuid4()}", 404)
@@ -351,24 +351,24 @@ def test_metrics_count_what_was_answered_and_name_nobody() -> None:
         assert "acme" not in text
         assert ADMIN_KEY[:11] not in text
 
-    played(play)
+    run_client(play)
 
 
-def test_a_page_ends_before_the_limit_and_a_larger_answer_is_refused() -> None:
+def test_a_page_ends_before_the_limit_and_a_larger_response_is_refused() -> None:
     async def play(client: Client) -> None:
         session = await client.session("x" * 600, "y" * 600)
         first = await client.get(f"/sessions/{session}/messages")
         rest = await client.get(f"/sessions/{session}/messages?cursor={first['next']}")
-        assert [each["seq"] for each in first["items"] + rest["items"]] == [1, 2]
+        assert [item["seq"] for item in first["items"] + rest["items"]] == [1, 2]
         assert rest["next"] is None
         refused = await client.get(f"/sessions/{session}/messages/last", 422)
         assert (refused["type"], "response_bytes" in refused["detail"]) == ("LimitExceeded", True)
 
-    played(play, ServerLimits(response_bytes=1_000))
+    run_client(play, ServerLimits(response_bytes=1_000))
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_what_takes_too_long_is_given_up(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_that_takes_too_long_is_cancelled(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*args: Any, **kwargs: Any) -> None:
         await asyncio.Event().wait()
 
@@ -378,12 +378,12 @@ def test_what_takes_too_long_is_given_up(method: str, monkeypatch: pytest.Monkey
         reply = await client.server.ask(method, T + "/sessions", {} if method == "POST" else None)
         assert reply.status == 503
         assert reply.json["type"] == ("Unavailable" if method == "GET" else "OutcomeUnknown")
-        assert method == "GET" or reply.json["id"], "the id to settle it with"
+        assert method == "GET" or reply.json["id"], "the id to retry with"
 
-    played(play, ServerLimits(answer_s=0.05))
+    run_client(play, ServerLimits(answer_s=0.05))
 
 
-def test_a_run_is_rewound_by_its_own_tenant_and_by_nobody_else() -> None:
+def test_a_run_is_rewound_only_by_its_own_tenant() -> None:
     async def play(client: Client) -> None:
         session = await client.session()
         run = await client.post(f"/sessions/{session}/runs", {}, 201)
@@ -404,8 +404,8 @@ def test_a_run_is_rewound_by_its_own_tenant_and_by_nobody_else() -> None:
         path, body = f"/v1/agent/runs/{run['id']}/rewind", {"to_step": 1, "keep_checkpoints_for": 91}
         assert (await client.server.ask("POST", path, body, key=keys["zenith"])).status == 404
         assert (await client.server.ask("POST", path, {**body, "path": "/etc"}, key=keys["acme"])).status == 400
-        done = await client.server.ask("POST", path, body, key=keys["acme"])
-        assert done.status == 200, done.body
+        result = await client.server.ask("POST", path, body, key=keys["acme"])
+        assert result.status == 200, result.body
         assert (await client.get(f"/runs/{run['id']}/load"))["step"]["state"] == {"n": 1}
         assert (await client.get(f"/sessions/{session}/messages/count"))["count"] == 1
         assert len((await client.get(f"/runs/{run['id']}/rewinds"))["items"]) == 1
@@ -413,4 +413,4 @@ def test_a_run_is_rewound_by_its_own_tenant_and_by_nobody_else() -> None:
         assert (await client.get(f"/runs/{run['id']}/load"))["step"]["state"] == {"n": 3}
         assert (await client.get("/snapshots"))["items"] == []
 
-    played(play)
+    run_client(play)

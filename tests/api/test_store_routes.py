@@ -1,4 +1,4 @@
-"""Operations that are made from methods, and what is read from their signatures: places, types, statuses, the document."""
+"""Operations derived from methods and signatures: parameters, types, statuses, the document."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.types import ApiKey
 
 T = "/v1/tenants/{tenant}"
 
-# Operations made from methods
+# Operations derived from methods
 
 
 class Thing(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Thing(Struct, frozen=True):
 
 
 class Given(Struct, frozen=True):
-    """What may be given."""
+    """Input."""
 
     name: str
 
@@ -83,7 +83,7 @@ class Store:
         """
 
 
-def made(verb: str, method: Any, name: str = "do_it", path: str = "/things", **more: Any) -> Operation:
+def derive(verb: str, method: Any, name: str = "do_it", path: str = "/things", **more: Any) -> Operation:
     return route(verb, T + path, "things", method, name, area="agents", **more)
 
 
@@ -96,17 +96,17 @@ def made(verb: str, method: Any, name: str = "do_it", path: str = "/things", **m
         (Store.current, {"id"}),
     ],
 )
-def test_what_a_method_returns_is_what_travels(method: Any, fields: set[str]) -> None:
-    shape = made("GET", method).function.__annotations__["return"]
+def test_results_are_converted_to_response_types(method: Any, fields: set[str]) -> None:
+    shape = derive("GET", method).function.__annotations__["return"]
     assert {field.name for field in msgspec.structs.fields(shape)} == fields
 
 
-def test_plain_answers_have_a_name_in_json() -> None:
+def test_plain_results_have_a_name_in_json() -> None:
     assert encode(Count(7)) == b'{"count":7}'
     assert encode(Done(True)) == b'{"done":true}'
     assert encode(CurrentId(None)) == b'{"id":null}'
     assert version_etag(Thing("a", 12)) == '"12"'
-    assert made("GET", Store.table).function.__annotations__["return"] == dict[str, Thing]
+    assert derive("GET", Store.table).function.__annotations__["return"] == dict[str, Thing]
 
 
 @pytest.mark.parametrize(
@@ -117,42 +117,42 @@ def test_plain_answers_have_a_name_in_json() -> None:
         ("PUT", "create_thing", 204),
     ],
 )
-def test_nothing_returned_is_an_answer_without_a_body(verb: str, name: str, status: int) -> None:
-    assert made(verb, Store.add, name).status == status
-    assert made(verb, Store.add, name, status=202).status == 202
+def test_no_result_is_a_response_without_a_body(verb: str, name: str, status: int) -> None:
+    assert derive(verb, Store.add, name).status == status
+    assert derive(verb, Store.add, name, status=202).status == 202
 
 
 @pytest.mark.parametrize(
     ("verb", "name", "status"),
     [("POST", "start_thing", 201), ("POST", "append_thing", 201), ("POST", "drop_thing", 200), ("PUT", "start_x", 200)],
 )
-def test_what_is_made_by_post_is_created(verb: str, name: str, status: int) -> None:
-    assert made(verb, Store.drop, name, "/things/{thing_id}").status == status
+def test_creation_by_post_has_status_201(verb: str, name: str, status: int) -> None:
+    assert derive(verb, Store.drop, name, "/things/{thing_id}").status == status
 
 
-def test_arguments_travel_in_the_query_of_what_reads_and_in_the_body_of_what_writes() -> None:
-    reading = {each.name: each for each in parameters(made("GET", Store.list))}
-    assert {name: each.place for name, each in reading.items()} == {
+def test_arguments_are_query_parameters_of_reads_and_body_fields_of_writes() -> None:
+    reading = {parameter.name: parameter for parameter in parameters(derive("GET", Store.list))}
+    assert {name: item.place for name, item in reading.items()} == {
         "tenant": "path",
         "limit": "query",
         "cursor": "query",
         "where": "query",
     }
     assert (reading["limit"].default, reading["where"].as_json, reading["where"].repeated) == (100, True, True)
-    (body,) = bodies(made("PUT", Store.add))
+    (body,) = bodies(derive("PUT", Store.add))
     assert {field.name: field.required for field in msgspec.structs.fields(body)} == {
         "given": True,
         "metadata": True,
         "messages": False,
         "id": False,
     }
-    assert not may_be_empty(made("PUT", Store.add))
-    assert may_be_empty(made("POST", Store.drop, path="/things/{thing_id}"))
-    assert bodies(made("POST", Store.several)) == ()
+    assert not may_be_empty(derive("PUT", Store.add))
+    assert may_be_empty(derive("POST", Store.drop, path="/things/{thing_id}"))
+    assert bodies(derive("POST", Store.several)) == ()
 
 
-def test_what_comes_from_outside_has_no_field_that_nobody_knows() -> None:
-    (body,) = bodies(made("PUT", Store.add))
+def test_input_types_forbid_unknown_fields() -> None:
+    (body,) = bodies(derive("PUT", Store.add))
     good = {"given": {"name": "x"}, "metadata": {}, "messages": [{"role": "user", "content": "x"}]}
     read = msgspec.convert(good, body)
     assert isinstance(read.messages[0], MessageToAppend)
@@ -161,20 +161,20 @@ def test_what_comes_from_outside_has_no_field_that_nobody_knows() -> None:
             msgspec.convert({**good, **wrong}, body)
 
 
-def test_what_is_left_out_or_fixed_does_not_travel_and_an_id_may_come_in_a_header() -> None:
-    fixed = made("PUT", Store.add, leave_out=["messages"], fixed={"metadata": {}})
+def test_omitted_and_fixed_arguments_are_not_part_of_the_request() -> None:
+    fixed = derive("PUT", Store.add, leave_out=["messages"], fixed={"metadata": {}})
     assert {field.name for field in msgspec.structs.fields(bodies(fixed)[0])} == {"given", "id"}
-    assert [each.wire_name for each in parameters(fixed)] == ["tenant", "Idempotency-Key"]
-    without = made("PUT", Store.add, leave_out=["id"])
-    assert [each.wire_name for each in parameters(without)] == ["tenant"]
+    assert [parameter.wire_name for parameter in parameters(fixed)] == ["tenant", "Idempotency-Key"]
+    without = derive("PUT", Store.add, leave_out=["id"])
+    assert [parameter.wire_name for parameter in parameters(without)] == ["tenant"]
 
 
-def test_words_for_python_alone_are_not_told() -> None:
-    assert made("PUT", Store.add).function.__doc__ == "Add `one`."
-    assert made("PUT", Store.add, summary="Other ``words``.").function.__doc__ == "Other `words`."
+def test_descriptions_for_python_only_are_removed() -> None:
+    assert derive("PUT", Store.add).function.__doc__ == "Add `one`."
+    assert derive("PUT", Store.add, summary="Other ``words``.").function.__doc__ == "Other `words`."
 
 
-def test_what_is_typed_as_an_id_is_one() -> None:
+def test_ids_are_detected_by_their_type() -> None:
     class Verified:
         async def verify(
             self, *, after: Id | None = None, ids: Sequence[Id] = (), session_id: str = ""
@@ -182,18 +182,20 @@ def test_what_is_typed_as_an_id_is_one() -> None:
             """Verify."""
             return []
 
-    whole = document([made("GET", Verified.verify)])
-    found = {each["name"]: each["schema"] for each in whole["paths"][T + "/things"]["get"]["parameters"]}
-    assert found["after"]["format"] == found["ids"]["items"]["format"] == "uuid"
-    assert "format" not in found["session_id"]
-    assert made("GET", Verified.verify).function.__annotations__["return"].__name__ == "BoolList"
+    whole = document([derive("GET", Verified.verify)])
+    by_name = {
+        parameter["name"]: parameter["schema"] for parameter in whole["paths"][T + "/things"]["get"]["parameters"]
+    }
+    assert by_name["after"]["format"] == by_name["ids"]["items"]["format"] == "uuid"
+    assert "format" not in by_name["session_id"]
+    assert derive("GET", Verified.verify).function.__annotations__["return"].__name__ == "BoolList"
 
 
-def test_an_operation_remembers_what_it_was_made_from() -> None:
-    assert made("GET", Store.count).function.made_from == ("things", Store.count)  # type: ignore[attr-defined]
+def test_an_operation_names_its_store_method() -> None:
+    assert derive("GET", Store.count).function.made_from == ("things", Store.count)  # type: ignore[attr-defined]
 
 
-def test_a_store_of_all_tenants_is_asked_without_a_tenants_handle_and_hears_the_name() -> None:
+def test_a_global_store_is_called_with_the_name_of_the_tenant() -> None:
     asked: list[str] = []
 
     class Tenants:
@@ -213,8 +215,8 @@ def test_a_store_of_all_tenants_is_asked_without_a_tenants_handle_and_hears_the_
     assert asked == ["acme"]
 
 
-def test_a_time_must_have_a_zone() -> None:
-    (since,) = (each for each in parameters(made("GET", Store.count)) if each.name == "since")
+def test_a_time_requires_a_time_zone() -> None:
+    (since,) = (parameter for parameter in parameters(derive("GET", Store.count)) if parameter.name == "since")
     assert msgspec.convert("2030-01-31T12:00:00Z", since.type, strict=False) == datetime(2030, 1, 31, 12, tzinfo=UTC)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert("2030-01-31T12:00:00", since.type, strict=False)
@@ -234,11 +236,11 @@ def test_a_time_must_have_a_zone() -> None:
         (list[int] | None, list[int]),
     ],
 )
-def test_a_type_that_may_be_missing_is_known_as_it_is_when_it_is_there(hint: Any, bare: Any) -> None:
+def test_optional_types_are_unwrapped(hint: Any, bare: Any) -> None:
     assert without_none(hint) == bare
 
 
-def test_notes_and_choices_are_taken_apart() -> None:
+def test_annotations_and_unions_are_taken_apart() -> None:
     assert without_annotations(Annotated[Annotated[int, Meta(ge=1)], Meta(le=2)]) is int
     assert choices(int | str) == (int, str)
     assert choices(list[int]) == (list[int],)
@@ -254,16 +256,16 @@ def test_notes_and_choices_are_taken_apart() -> None:
         ("/metrics", "", "server"),
     ],
 )
-def test_an_operation_stands_in_the_group_that_its_path_or_its_author_names(path: str, area: str, tag: str) -> None:
+def test_the_tag_of_an_operation_is_from_its_path_or_explicit(path: str, area: str, tag: str) -> None:
     assert Operation("GET", path, Store.several, 200, (), None, area=area).tag == tag
 
 
-def test_what_can_go_wrong_depends_on_what_is_done() -> None:
+def test_the_errors_of_an_operation_depend_on_what_it_does() -> None:
     reading = Operation("GET", "/v1/x", Store.several, 200, (NotFound,), None)
     assert reading.statuses == [200, 400, 401, 403, 404, 422, 429, 500, 503]
     open_one = Operation("GET", "/healthz", Store.several, 200, (), None, need="open")
     assert open_one.statuses == [200, 400, 403, 500]
-    assert {408, 413, 415, 507} <= set(made("PUT", Store.add).statuses)
+    assert {408, 413, 415, 507} <= set(derive("PUT", Store.add).statuses)
 
 
 # The document
@@ -278,21 +280,21 @@ async def put_thing(service: Service, *, thing: str, body: Given, at: datetime, 
     raise NotFound
 
 
-def test_the_document_of_an_operation_says_who_may_and_what_comes_back() -> None:
+def test_the_document_describes_permissions_and_responses() -> None:
     whole = document([put_thing.operation])  # type: ignore[attr-defined]
-    said = whole["paths"]["/v1/things/{thing}"]["post"]
-    assert (said["operationId"], said["summary"], said["description"]) == ("put_thing", "Put it.", "And more words.")
-    assert (said["security"], said["x-scope"], said["tags"]) == (
+    text = whole["paths"]["/v1/things/{thing}"]["post"]
+    assert (text["operationId"], text["summary"], text["description"]) == ("put_thing", "Put it.", "And more words.")
+    assert (text["security"], text["x-scope"], text["tags"]) == (
         [{"key": []}, {"key_header": []}],
         "admin",
         ["agents"],
     )
-    assert [each["name"] for each in said["parameters"]] == ["thing", "at"], "who asks is nobody's to say"
-    good = said["responses"]["201"]
+    assert [parameter["name"] for parameter in text["parameters"]] == ["thing", "at"], "the caller is not a parameter"
+    good = text["responses"]["201"]
     assert len(good["content"]["application/json"]["schema"]["oneOf"]) == 2
     assert "ETag" in good["headers"]
-    assert said["requestBody"]["required"] is True
-    assert [each["name"] for each in whole["tags"]] == ["agents"]
+    assert text["requestBody"]["required"] is True
+    assert [tag["name"] for tag in whole["tags"]] == ["agents"]
     assert "Retry-After" in whole["components"]["responses"]["429"]["headers"]
     assert whole["components"]["schemas"]["ApiKey"]["properties"]["created_at"]["format"] == "date-time"
 
@@ -322,17 +324,17 @@ async def give_text(service: Service, *, thing: str) -> PlainText:
 
 
 def described(function: Any) -> dict[str, Any]:
-    each: Operation = function.operation
-    found: dict[str, Any] = document([each])["paths"][each.path][each.method.lower()]
-    return found
+    row: Operation = function.operation
+    one_described: dict[str, Any] = document([row])["paths"][row.path][row.method.lower()]
+    return one_described
 
 
-def test_the_document_says_where_a_body_is_not_json() -> None:
-    said = described(take_archive)
-    assert list(said["requestBody"]["content"]) == ["application/zstd"]
-    assert said["requestBody"]["required"] is True
-    assert [each["name"] for each in said["parameters"]] == ["thing"], "the body is no parameter"
-    assert {"408", "413", "415"} <= set(said["responses"])
+def test_the_document_describes_bodies_that_are_not_json() -> None:
+    text = described(take_archive)
+    assert list(text["requestBody"]["content"]) == ["application/zstd"]
+    assert text["requestBody"]["required"] is True
+    assert [parameter["name"] for parameter in text["parameters"]] == ["thing"], "the body is not a parameter"
+    assert {"408", "413", "415"} <= set(text["responses"])
     assert bodies(take_archive.operation) == ()  # type: ignore[attr-defined]
 
 
@@ -345,11 +347,11 @@ def test_the_document_says_where_a_body_is_not_json() -> None:
         (give_text, "200", "text/plain"),
     ],
 )
-def test_the_document_says_where_an_answer_is_not_json(function: Any, status: str, kind: str) -> None:
+def test_the_document_describes_responses_that_are_not_json(function: Any, status: str, kind: str) -> None:
     assert list(described(function)["responses"][status]["content"]) == [kind]
     assert set(MEDIA_TYPES.values()) == {"text/plain", "application/octet-stream", "application/zstd"}
 
 
-def test_the_document_says_that_bytes_have_an_etag() -> None:
+def test_the_document_describes_etags_of_binary_responses() -> None:
     assert "ETag" in described(give_bytes)["responses"]["200"]["headers"]
     assert "headers" not in described(give_text)["responses"]["200"]

@@ -1,4 +1,4 @@
-"""How often somebody may ask or be refused, and what is noted of it."""
+"""Rate limits of requests and refusals, and the audit log of refusals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.api import audit
 from holdfast.api.audit import SERVER
 from holdfast.api.limits import ServerLimits
 from holdfast.api.rate_limit import RateLimit
-from tests.api.attacks import MINE, THEIRS, made, played
 from tests.api.in_process import Running
+from tests.api.refusals import MINE, THEIRS, create_key, run_server
 
-# How often
+# Rate limits
 
 
-def test_who_is_refused_too_often_is_told_to_wait_and_others_are_not() -> None:
+def test_an_address_over_its_limit_of_refusals_gets_429_and_others_do_not() -> None:
     async def play(server: Running) -> None:
         path = "/v1/tenants/acme/sessions"
         statuses = [(await server.ask("GET", path, key=new_api_key())).status for _ in range(5)]
@@ -30,22 +30,22 @@ def test_who_is_refused_too_often_is_told_to_wait_and_others_are_not() -> None:
         assert (told.json["type"], told.headers["retry-after"]) == ("LimitExceeded", "1000")
         assert (await server.ask("GET", path, key=new_api_key(), address="10.0.0.9")).status == 401
 
-    played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
+    run_server(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
 
 
-def test_who_asks_without_a_key_too_often_is_told_to_wait_and_keeps_no_key_out() -> None:
+def test_requests_without_a_key_do_not_use_up_the_limit_of_requests_with_a_key() -> None:
     async def play(server: Running) -> list[str]:
         path = "/v1/tenants/acme/sessions"
-        good, _ = await made(server.holdfast)
+        good, _ = await create_key(server.holdfast)
         told = [await server.ask("GET", path, key=None) for _ in range(50)]
-        assert [each.status for each in told] == [401] * 3 + [429] * 47
+        assert [reply.status for reply in told] == [401] * 3 + [429] * 47
         assert told[-1].headers["retry-after"] == "1000"
-        assert (await server.ask("GET", path, key=good)).status == 200, "a key never seen before"
-        assert (await server.ask("GET", path, key=new_api_key())).status == 401, "wrong keys are counted apart"
+        assert (await server.ask("GET", path, key=good)).status == 200, "a valid key at its first use"
+        assert (await server.ask("GET", path, key=new_api_key())).status == 401, "wrong keys have a limit of their own"
         await server.service.audit.flush(server.holdfast)
-        return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
+        return [entry.reason for entry in await server.holdfast.tenant(SERVER).activity.list()]
 
-    noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
+    noted = run_server(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
     assert sorted(noted) == [
         "47 more refusals were not recorded individually",
         *["send an API key, as Authorization: Bearer hf_..."] * 3,
@@ -53,24 +53,24 @@ def test_who_asks_without_a_key_too_often_is_told_to_wait_and_keeps_no_key_out()
     ]
 
 
-def test_a_flood_of_wrong_keys_is_noted_once_and_keeps_no_good_key_out() -> None:
+def test_a_flood_of_wrong_keys_is_counted_and_does_not_block_valid_keys() -> None:
     async def play(server: Running) -> list[str]:
         path = "/v1/tenants/acme/sessions"
-        known, _ = await made(server.holdfast)
-        unused, _ = await made(server.holdfast)
-        assert (await server.ask("GET", path, key=known)).status == 200
+        existing, _ = await create_key(server.holdfast)
+        unused, _ = await create_key(server.holdfast)
+        assert (await server.ask("GET", path, key=existing)).status == 200
         for _ in range(50):
             await server.ask("GET", path, key=new_api_key())
-        assert (await server.ask("GET", path, key=known)).status == 200
+        assert (await server.ask("GET", path, key=existing)).status == 200
         flood = [server.ask("GET", path, key=new_api_key()) for _ in range(50)]
         *refused, served = await asyncio.gather(*flood, server.ask("GET", path, key=unused))
-        assert {each.status for each in refused} == {429}
-        assert served.status == 200, "a key that was never used before"
+        assert {reply.status for reply in refused} == {429}
+        assert served.status == 200, "a valid key at its first use"
         assert (await server.ask("GET", path, key=None)).status == 401
         await server.service.audit.flush(server.holdfast)
-        return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
+        return [entry.reason for entry in await server.holdfast.tenant(SERVER).activity.list()]
 
-    noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3, key_s=0))
+    noted = run_server(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3, key_s=0))
     assert sorted(noted) == [
         "47 more refusals were not recorded individually",
         "50 more refusals were not recorded individually",
@@ -79,18 +79,18 @@ def test_a_flood_of_wrong_keys_is_noted_once_and_keeps_no_good_key_out() -> None
     ]
 
 
-def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not() -> None:
+def test_a_key_over_its_limit_of_requests_gets_429_and_others_do_not() -> None:
     async def play(server: Running) -> None:
         path = "/v1/tenants/acme/sessions"
         statuses = [(await server.ask("GET", path)).status for _ in range(4)]
         assert statuses == [200, 200, 429, 429]
-        other, _ = await made(server.holdfast)
+        other, _ = await create_key(server.holdfast)
         assert (await server.ask("GET", path, key=other)).status == 200
 
-    played(play, limits=ServerLimits(requests_per_s=0.001, requests_at_once=2))
+    run_server(play, limits=ServerLimits(requests_per_s=0.001, requests_at_once=2))
 
 
-def test_a_bucket_fills_up_again_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_bucket_refills_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("holdfast.api.rate_limit.monotonic_s", lambda: now[0])
     rates = RateLimit(2.0, 2)
@@ -100,12 +100,12 @@ def test_a_bucket_fills_up_again_with_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert rates.wait_s("a") == 0.0
     assert [rates.take("a"), rates.take("a")] == [0.0, 0.5]
     now[0] += 1_000
-    assert [rates.take("a"), rates.take("a"), rates.take("a")] == [0.0, 0.0, 0.5], "no more than at once"
+    assert [rates.take("a"), rates.take("a"), rates.take("a")] == [0.0, 0.0, 0.5], "never more than the burst"
     assert RateLimit(0.0, 0).take("a") == 0.0
 
 
 @pytest.mark.parametrize("asked_per_s", [10, 7, 50, 1_000])
-def test_who_asks_too_often_all_the_time_is_still_let_in_as_often_as_is_allowed(
+def test_a_caller_that_constantly_exceeds_its_rate_still_gets_its_rate(
     monkeypatch: pytest.MonkeyPatch, asked_per_s: int
 ) -> None:
     now = [100.0]
@@ -118,7 +118,7 @@ def test_who_asks_too_often_all_the_time_is_still_let_in_as_often_as_is_allowed(
     assert 295 <= let_in <= 305
 
 
-def test_no_more_names_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.api.rate_limit._MAX_NAMES", 3)
     rates = RateLimit(0.001, 1)
     for name in "abcd":
@@ -127,20 +127,20 @@ def test_no_more_names_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) 
     assert rates.take("d") > 0
 
 
-# What is noted
+# The audit log
 
 
-def test_every_refusal_is_in_the_activity_log_and_no_secret_with_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_refusal_is_in_the_activity_log_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
     key = new_api_key()
 
     async def play(server: Running) -> tuple[list[Any], list[Any]]:
-        wrong, kept = await made(server.holdfast, tenant=THEIRS)
+        wrong, kept = await create_key(server.holdfast, tenant=THEIRS)
         await server.ask("GET", "/v1/tenants/acme/sessions", key=key)
         await server.ask("GET", "/v1/tenants/acme/sessions", key=None)
         await server.ask("POST", "/v1/tenants/acme/sessions", {}, key=wrong)
         await server.service.audit.flush(server.holdfast)
-        for each in (SERVER, THEIRS):
-            for entry in await server.holdfast.tenant(each).activity.list():
+        for value in (SERVER, THEIRS):
+            for entry in await server.holdfast.tenant(value).activity.list():
                 assert wrong[11:] not in repr(entry)
         (theirs,) = await server.holdfast.tenant(THEIRS).activity.list()
         assert (theirs.action, theirs.actor, theirs.details["key_id"]) == ("access.denied", kept.id, kept.id)
@@ -151,12 +151,12 @@ def test_every_refusal_is_in_the_activity_log_and_no_secret_with_it(caplog: pyte
         ).activity.list()
 
     with caplog.at_level(logging.DEBUG):
-        noted, of_the_victim = played(play)
-    assert sorted(each.reason for each in noted) == [
+        noted, of_the_victim = run_server(play)
+    assert sorted(item.reason for item in noted) == [
         "send an API key, as Authorization: Bearer hf_...",
         "unknown API key",
     ]
-    assert of_the_victim == [], "strangers cannot fill a tenant's log"
+    assert of_the_victim == [], "callers without a key of a tenant cannot fill its log"
     assert key not in repr(noted) + caplog.text
     assert key[3:] not in caplog.text
 
@@ -167,7 +167,7 @@ FOREIGN = {
 }
 
 
-def test_web_pages_and_names_of_others_are_noted_without_secrets_and_a_flood_of_them_is_counted(
+def test_cross_site_requests_are_logged_without_secrets_and_a_flood_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     secret = uuid4().hex + "0123456789abcdef"
@@ -182,9 +182,9 @@ def test_web_pages_and_names_of_others_are_noted_without_secrets_and_a_flood_of_
         await server.service.audit.flush(server.holdfast)
         return list(await server.holdfast.tenant(SERVER).activity.list())
 
-    noted = played(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
+    noted = run_server(play, limits=ServerLimits(refusals_per_s=0.001, refusals_at_once=3))
     page, name = FOREIGN
-    assert sorted((each.reason, each.subject_id) for each in noted) == [
+    assert sorted((item.reason, item.subject_id) for item in noted) == [
         ("39 more refusals were not recorded individually", " "),
         (page, "DELETE /api/sessions/s/shares/..."),
         (page, "GET /v1/..."),
@@ -193,9 +193,9 @@ def test_web_pages_and_names_of_others_are_noted_without_secrets_and_a_flood_of_
     assert secret not in caplog.text + repr(noted)
 
 
-def test_a_revoked_key_is_noted_in_the_log_of_its_tenant() -> None:
+def test_a_revoked_key_is_recorded_in_its_tenants_log() -> None:
     async def play(server: Running) -> None:
-        key, kept = await made(server.holdfast)
+        key, kept = await create_key(server.holdfast)
         path = f"/v1/tenants/{MINE}/sessions"
         assert (await server.ask("GET", path, key=key)).status == 200
         await server.holdfast.api_keys.revoke(kept.id)
@@ -205,38 +205,38 @@ def test_a_revoked_key_is_noted_in_the_log_of_its_tenant() -> None:
         (entry,) = await server.holdfast.tenant(MINE).activity.list()
         assert (entry.reason, entry.details["key_id"]) == ("this API key was revoked", kept.id)
 
-    played(play, limits=ServerLimits(refusals_per_s=0, key_s=0.01))
+    run_server(play, limits=ServerLimits(refusals_per_s=0, key_s=0.01))
 
 
-def test_a_flood_of_refusals_is_counted_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_that_do_not_fit_in_the_queue_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "MAX_WAITING", 3)
 
     async def play(server: Running) -> list[str]:
         for _ in range(8):
             server.service.audit.note(audit.Denial("", "no", "", "10.0.0.1", "GET", "/"))
         await server.service.audit.flush(server.holdfast)
-        return [each.reason for each in await server.holdfast.tenant(SERVER).activity.list()]
+        return [entry.reason for entry in await server.holdfast.tenant(SERVER).activity.list()]
 
-    assert sorted(played(play)) == ["5 more refusals were not recorded individually", "no", "no", "no"]
+    assert sorted(run_server(play)) == ["5 more refusals were not recorded individually", "no", "no", "no"]
 
 
-def test_a_count_is_noted_even_if_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_is_recorded_without_further_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "COUNTED_S", 0.01)
 
     async def play(server: Running) -> list[str]:
         for _ in range(5):
             server.service.audit.count()
         for _ in range(2_000):
-            if found := await server.holdfast.tenant(SERVER).activity.list():
-                return [each.reason for each in found]
+            if entries := await server.holdfast.tenant(SERVER).activity.list():
+                return [row.reason for row in entries]
             await asyncio.sleep(0.005)
         return []
 
-    assert played(play) == ["5 more refusals were not recorded individually"]
+    assert run_server(play) == ["5 more refusals were not recorded individually"]
 
 
-def test_what_was_refused_last_is_noted_before_the_server_stops(tmp_path: Path) -> None:
+def test_refusals_are_recorded_before_the_server_stops(tmp_path: Path) -> None:
     place = str(tmp_path / "agents.db")
-    played(lambda server: server.ask("GET", "/v1/tenants", key=None), database=place)
+    run_server(lambda server: server.ask("GET", "/v1/tenants", key=None), database=place)
     with Holdfast(place) as hf:
         assert len(hf.tenant(SERVER).activity.list()) == 1

@@ -1,4 +1,4 @@
-"""Who asks, what is asked and where: the small parts of kagent's protocol, each by itself."""
+"""Unit tests of kagent's protocol: users, parameters, paths and response formats."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ USERS = [
 
 
 @pytest.mark.parametrize(("query", "in_header", "user"), USERS)
-def test_the_user_is_the_one_who_was_meant(query: str, in_header: str | None, user: str) -> None:
+def test_the_user_is_determined_from_query_and_header(query: str, in_header: str | None, user: str) -> None:
     assert user_of(query, in_header) == user
 
 
@@ -67,83 +67,83 @@ def test_the_user_is_the_one_who_was_meant(query: str, in_header: str | None, us
         ("", ""),
     ],
 )
-def test_an_agent_has_one_name(reference: str, id: str) -> None:
+def test_an_agent_has_one_canonical_id(reference: str, id: str) -> None:
     assert agent_id(reference) == id
     assert agent_id(agent_id(reference)) == id
 
 
-def test_of_parameters_that_are_there_twice_the_first_counts() -> None:
+def test_the_first_of_repeated_parameters_is_used() -> None:
     assert parameters("a=1&a=2&b=&c&d=x%20y+z") == {"a": "1", "b": "", "c": "", "d": "x y z"}
     assert parameters("") == {}
 
 
-def test_a_header_that_is_empty_is_not_there() -> None:
+def test_an_empty_header_is_missing() -> None:
     headers = {b"x-user-id": b"  ", b"x-agent-name": " ada ü".encode()}
     assert header(headers, b"x-user-id") is None
     assert header(headers, b"x-agent-name") == "ada ü"
     assert header(headers, b"absent") is None
 
 
-def ask(query: str = "", data: bytes = b"", **headers: str) -> KagentRequest:
-    """A request without a server."""
+def make_request(query: str = "", data: bytes = b"", **headers: str) -> KagentRequest:
+    """Return a request without a server."""
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
     nothing: Any = None
     return KagentRequest(nothing, nothing, {}, named, query, data)
 
 
 class Body(msgspec.Struct):
-    """Something that is sent."""
+    """A body with a default."""
 
     n: int = 7
 
 
-def test_a_body_that_was_left_out_is_an_empty_object() -> None:
+def test_a_missing_body_is_an_empty_object() -> None:
     decoder = msgspec.json.Decoder(Body)
-    assert ask().body(decoder).n == 7
-    assert ask(data=b'{"n": 3, "unknown": 1}').body(decoder).n == 3
+    assert make_request().body(decoder).n == 7
+    assert make_request(data=b'{"n": 3, "unknown": 1}').body(decoder).n == 3
     for bad in (b"[]", b"{", b'{"n": "x"}'):
         with pytest.raises(InvalidInput, match="the body is"):
-            ask(data=bad).body(decoder)
+            make_request(data=bad).body(decoder)
 
 
-def test_a_parameter_that_is_missing_or_no_number_is_said_to_be() -> None:
-    assert ask("limit=-1").number("limit", 5) == -1
-    assert ask("limit=").number("limit", 5) == 5
-    assert ask().number("limit", 5) == 5
+def test_missing_and_invalid_parameters_are_refused() -> None:
+    assert make_request("limit=-1").number("limit", 5) == -1
+    assert make_request("limit=").number("limit", 5) == 5
+    assert make_request().number("limit", 5) == 5
     with raises(InvalidInput, field="limit"):
-        ask("limit=many").number("limit", 5)
-    assert ask("q=x").required("q") == "x"
+        make_request("limit=many").number("limit", 5)
+    assert make_request("q=x").required("q") == "x"
     with raises(InvalidInput, field="q"):
-        ask("q=").required("q")
+        make_request("q=").required("q")
 
 
-def test_a_request_says_who_and_in_which_version() -> None:
-    plain = ask()
+def test_a_request_has_a_user_and_a_version() -> None:
+    plain = make_request()
     assert (plain.user, plain.agent, plain.share_token, plain.version) == (DEFAULT_USER, "", None, "0.3")
-    full = ask(x_user_id="ada", x_agent_name="ns/a-b", x_share_token="t", a2a_version="1.0")
+    full = make_request(x_user_id="ada", x_agent_name="ns/a-b", x_share_token="t", a2a_version="1.0")
     assert (full.user, full.agent, full.share_token, full.version) == ("ada", "ns__NS__a_b", "t", "1.0")
 
 
-def test_an_answer_always_has_data() -> None:
+def test_a_response_always_has_data() -> None:
     for data in ([], {}, "x"):
-        found = msgspec.json.decode(enveloped(data, "m", 201).body)
-        assert found == {"error": False, "data": data, "message": "m"}
+        body = msgspec.json.decode(enveloped(data, "m", 201).body)
+        assert body == {"error": False, "data": data, "message": "m"}
     assert bare([1]).body == b"[1]"
     refused = failure(404, "not here", {"allow": "GET"})
     assert (refused.status_code, refused.body, refused.headers["allow"]) == (404, b'{"error":"not here"}', "GET")
 
 
-def test_every_route_is_there_once_and_says_what_it_takes() -> None:
-    found = declared_routes()
-    places = [(each.method, each.path) for each in found]
+def test_every_route_is_declared_once_with_its_permission() -> None:
+    result = declared_routes()
+    places = [(row.method, row.path) for row in result]
     assert len(set(places)) == len(places) > 40
-    for each in found:
-        assert each.need == ("read" if each.method == "GET" else "write")
-        assert each.handler.__doc__, each.path
-        assert each.path.startswith("/api/") or each.path in ("/health", "/version")
+    for item in result:
+        assert item.need == ("read" if item.method == "GET" else "write")
+        assert item.handler.__doc__, item.path
+        assert item.path.startswith("/api/") or item.path in ("/health", "/version")
 
 
-def test_a_literal_part_of_a_path_goes_before_a_name_and_names_are_decoded() -> None:
+def test_a_literal_segment_precedes_a_parameter_and_parameters_are_decoded() -> None:
     service = Service(":memory:", ServerLimits())
     router = Router(service, routes(service), lambda error, path: answer(error, service.limits))
 
@@ -167,12 +167,12 @@ def test_a_literal_part_of_a_path_goes_before_a_name_and_names_are_decoded() -> 
     ("path", "is_kagents"),
     [("/api/tasks", True), ("/health", True), ("/v1/tenants", False), ("/", False), ("/api", False)],
 )
-def test_only_errors_at_kagents_paths_look_like_kagents(path: str, is_kagents: bool) -> None:
+def test_only_kagents_paths_have_kagents_errors(path: str, is_kagents: bool) -> None:
     assert is_kagent_path(path) is is_kagents
 
 
-def answered(path: str, **more: Any) -> tuple[int, bytes]:
-    """What is answered by a server that is not open."""
+def respond(path: str, **more: Any) -> tuple[int, bytes]:
+    """Return the response of a server that is not open."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -194,12 +194,12 @@ def answered(path: str, **more: Any) -> tuple[int, bytes]:
     return sent[0]["status"], sent[1]["body"]
 
 
-def test_what_goes_wrong_is_answered_as_kagent_does() -> None:
-    assert answered("/api/nothing") == (404, b'{"error":"the path /api/nothing does not exist"}')
-    assert answered("//api/nothing")[1].startswith(b'{"error":')
-    assert answered("/api/tasks", method="PUT")[0] == 405
-    status, body = answered("/api/sessions")
-    assert (status, b"error" in body) == (503, True), "a server that is not open says so, and no more"
+def test_errors_have_kagents_format() -> None:
+    assert respond("/api/nothing") == (404, b'{"error":"the path /api/nothing does not exist"}')
+    assert respond("//api/nothing")[1].startswith(b'{"error":')
+    assert respond("/api/tasks", method="PUT")[0] == 405
+    status, body = respond("/api/sessions")
+    assert (status, b"error" in body) == (503, True), "a server that is not open only states that"
 
 
 SESSION = Session(
@@ -216,15 +216,17 @@ SESSION = Session(
 )
 
 
-def test_an_event_has_one_message_id_in_one_session() -> None:
+def test_the_message_id_of_an_event_depends_on_the_session() -> None:
     other = msgspec.structs.replace(SESSION, id="0197f4c0-0000-7000-8000-000000000002")
     assert sessions.message_id(SESSION, "e") == sessions.message_id(SESSION, "e")
-    assert len({sessions.message_id(each, event) for each in (SESSION, other) for event in ("e", "f", "", "\x00")}) == 8
+    assert (
+        len({sessions.message_id(value, event) for value in (SESSION, other) for event in ("e", "f", "", "\x00")}) == 8
+    )
 
 
-def test_a_session_is_shown_without_what_it_has_not() -> None:
-    shown = msgspec.json.decode(msgspec.json.encode(sessions.wire_session(SESSION)))
-    assert shown == {
+def test_empty_fields_of_a_session_are_omitted() -> None:
+    body = msgspec.json.decode(msgspec.json.encode(sessions.wire_session(SESSION)))
+    assert body == {
         "id": "s",
         "user_id": "u",
         "agent_id": "a",
@@ -238,7 +240,7 @@ def test_a_session_is_shown_without_what_it_has_not() -> None:
     assert (shared["share_token"], shared["share_read_only"]) == ("t", False)
 
 
-def test_which_tasks_writes_are_given_does_not_depend_on_their_order() -> None:
+def test_the_choice_of_the_task_does_not_depend_on_the_order() -> None:
     tasks = [
         TaskWrites("a", "", [Write(0, "x")]),
         TaskWrites("b", "", [Write(-3, "__interrupt__")]),
@@ -246,9 +248,9 @@ def test_which_tasks_writes_are_given_does_not_depend_on_their_order() -> None:
         TaskWrites(checkpoints.NO_TASK, "", [Write(0, "x"), Write(1, "y")]),
     ]
     for turn in range(len(tasks)):
-        found = checkpoints.preferred_task(tasks[turn:] + tasks[:turn])
-        assert found is not None
-        assert found.task_id == "c"
+        result = checkpoints.preferred_task(tasks[turn:] + tasks[:turn])
+        assert result is not None
+        assert result.task_id == "c"
     assert checkpoints.preferred_task([tasks[0], tasks[1]]) is tasks[0]
     assert checkpoints.preferred_task([tasks[3], tasks[1]]) is tasks[1]
     assert checkpoints.preferred_task([tasks[1], TaskWrites("d", "", [Write(-1, "__error__")])]) is tasks[1]

@@ -1,4 +1,4 @@
-"""Large objects that do not lie beside the file: every command and the server are told where, or say what to tell them."""
+"""Packs that are not beside the database file: commands and the server use the configured location, or name the option."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast import Holdfast
 from holdfast.bundles import export_tenant, import_tenant
 from holdfast.cli.commands import root
 from holdfast.errors import PackStorageMissing
-from tests.api.process import ServerProcess, one_line, refused
+from tests.api.process import ServerProcess, one_line, problem_of
 
 LARGE = random.Random(7).randbytes(400_000)
-"""Too large for the database, where there are packs."""
+"""Too large for the database if there are packs."""
 
 
-class Place(NamedTuple):
-    """A database of either engine whose packs are somewhere else, and what lies in them."""
+class PackedDatabase(NamedTuple):
+    """A database on either engine with packs in another directory, and their content."""
 
     database: str
     packs: str
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PackedDatabase:
     is_file = request.param == "sqlite"
     database = str(tmp_path / "agents.db") if is_file else request.getfixturevalue("postgres_url")
     tree, packs = tmp_path / "tree", tmp_path / "elsewhere"
@@ -42,10 +42,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         snapshot = acme.workspaces.capture(run.id, tree, step=0).snapshot.id
         (digest,) = acme.objects.put([LARGE], holder="test")
         acme.checkpoints.put("t", id="c1", state=b"\x00", pieces=[LARGE])
-    return Place(database, str(packs), digest, snapshot)
+    return PackedDatabase(database, str(packs), digest, snapshot)
 
 
-def run(place: Place, *arguments: str, **environment: str) -> Result:
+def run(place: PackedDatabase, *arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(
         root,
         [*arguments, "--database", place.database, "--tenant", "acme"],
@@ -53,34 +53,34 @@ def run(place: Place, *arguments: str, **environment: str) -> Result:
     )
 
 
-def test_a_tenant_is_exported_with_what_lies_elsewhere(place: Place, tmp_path: Path) -> None:
+def test_an_export_includes_objects_in_packs(place: PackedDatabase, tmp_path: Path) -> None:
     file = tmp_path / "acme.holdfast"
     refused = run(place, "export", "--to", str(file))
     assert refused.exit_code == 1
     assert "--packs (HOLDFAST_PACKS)" in one_line(refused.stderr)
     assert list(tmp_path.glob("acme.holdfast*")) == []
-    done = run(place, "export", "--to", str(file), "--packs", place.packs)
-    assert done.exit_code == 0, done.output
+    result = run(place, "export", "--to", str(file), "--packs", place.packs)
+    assert result.exit_code == 0, result.output
     import_tenant(str(tmp_path / "other.db"), file)
     with Holdfast(str(tmp_path / "other.db")) as hf:
         assert hf.tenant("acme").objects.get([place.digest]) == [LARGE]
 
 
-def test_the_library_exports_what_lies_elsewhere(place: Place, tmp_path: Path) -> None:
+def test_an_export_by_the_library_includes_objects_in_packs(place: PackedDatabase, tmp_path: Path) -> None:
     with pytest.raises(PackStorageMissing, match="packs= in Python"):
         export_tenant(place.database, "acme", tmp_path / "a")
     assert export_tenant(place.database, "acme", tmp_path / "a", packs=place.packs).rows["objects"] >= 1
 
 
-def test_a_checkpoint_is_shown_with_what_lies_elsewhere(place: Place) -> None:
+def test_a_checkpoint_in_packs_is_shown(place: PackedDatabase) -> None:
     refused = run(place, "checkpoints", "show", "--thread", "t")
     assert "--packs (HOLDFAST_PACKS)" in one_line(refused.stderr)
-    done = run(place, "checkpoints", "show", "--thread", "t", HOLDFAST_PACKS=place.packs)
-    assert done.exit_code == 0, done.output
+    result = run(place, "checkpoints", "show", "--thread", "t", HOLDFAST_PACKS=place.packs)
+    assert result.exit_code == 0, result.output
 
 
-def test_the_server_hands_out_what_lies_elsewhere(
-    place: Place, tmp_path: Path, start: Callable[..., ServerProcess]
+def test_the_server_returns_objects_in_packs(
+    place: PackedDatabase, tmp_path: Path, start: Callable[..., ServerProcess]
 ) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text(f'packs = "{place.packs}"\n')
@@ -91,12 +91,12 @@ def test_the_server_hands_out_what_lies_elsewhere(
         assert server.http.get(f"/v1/tenants/acme/objects/{place.digest}").content == LARGE
 
 
-def test_the_server_says_that_nobody_said_where_they_lie_and_asks_for_no_retry(
-    place: Place, start: Callable[..., ServerProcess]
+def test_the_server_names_the_missing_option_and_sends_no_retry_after(
+    place: PackedDatabase, start: Callable[..., ServerProcess]
 ) -> None:
     server = start("--database", place.database)
     for path in (f"snapshots/{place.snapshot}/archive", f"objects/{place.digest}"):
         response = server.http.get(f"/v1/tenants/acme/{path}")
-        problem = refused(response, 500, "PackStorageMissing")
+        problem = problem_of(response, 500, "PackStorageMissing")
         assert "--packs (HOLDFAST_PACKS)" in problem["detail"]
         assert "retry-after" not in response.headers

@@ -1,4 +1,4 @@
-"""Whatever a store can do can be done over HTTP, or there is a reason why not."""
+"""Every store method can be called over HTTP, unless there is a reason why not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECRET = "configurations hold credentials; the operations that exist leave them
 
 WHY_NOT = {
     "tenants.maintain": "the server does it by itself, in the background",
-    "sessions.buffered": "keeps what is not saved yet in the memory of one process",
+    "sessions.buffered": "keeps unsaved messages in the memory of one process",
     "messages.last": "GET .../messages/last does it, through messages.list, which loads no more than an answer may have",
     **{f"{name}.find": _GET for name in ("agents", "blocks", "general_feedback", "tool_servers")},
     **{f"a2a_push_configs.{name}": _SECRET for name in ("create", "get", "find", "update", "delete", "count")},
@@ -40,11 +40,11 @@ WHY_NOT = {
     "api_keys.touch": _ASKED,
     "api_keys.verify": _ASKED,
 }
-"""Methods that no route calls, each with the reason."""
+"""Methods without a route, each with the reason."""
 
 
 def stores() -> dict[str, type]:
-    """The stores of a tenant's handle and of the Holdfast itself, by the names they have there."""
+    """Return the stores of a tenant's handle and of the Holdfast, by attribute name."""
 
     async def main() -> dict[str, type]:
         async with AsyncHoldfast(":memory:") as holdfast:
@@ -57,77 +57,79 @@ def stores() -> dict[str, type]:
 
 
 def methods(store: type) -> list[str]:
-    return [name for name, each in inspect.getmembers(store, inspect.isfunction) if not name.startswith("_")]
+    return [name for name, item in inspect.getmembers(store, inspect.isfunction) if not name.startswith("_")]
 
 
-def words(code: CodeType) -> Iterator[str]:
-    """Every name that a function mentions, in itself and in what is defined within it."""
+def names_in(code: CodeType) -> Iterator[str]:
+    """Return every name that a function uses, including nested functions."""
     yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from words(each)
+    for co_const in code.co_consts:
+        if isinstance(co_const, CodeType):
+            yield from names_in(co_const)
 
 
-def mentioned(function: Any) -> set[str]:
-    """Every name that a function of a resource mentions, with those of the functions of its module that it calls."""
-    found = set(words(function.__code__))
-    for name in sorted(found):
+def names_used(function: Any) -> set[str]:
+    """Return every name that a resource function uses, including the functions of its module that it calls."""
+    result = set(names_in(function.__code__))
+    for name in sorted(result):
         below = function.__globals__.get(name)
         if isinstance(below, FunctionType) and below.__module__ == function.__module__:
-            found |= set(words(below.__code__))
-    return found
+            result |= set(names_in(below.__code__))
+    return result
 
 
-def reached(operations: list[Operation], known: dict[str, type]) -> set[str]:
-    """The methods that these operations call: what they were made from, or what they mention together with its store."""
-    found: set[str] = set()
-    for each in operations:
-        made_from = getattr(each.function, "made_from", None)
+def reached_methods(operations: list[Operation], known: dict[str, type]) -> set[str]:
+    """Return the methods that these operations call: derived from them, or named together with their store."""
+    result: set[str] = set()
+    for operation in operations:
+        made_from = getattr(operation.function, "made_from", None)
         if made_from is not None:
             store, method = made_from
-            found.add(f"{store}.{method.__name__}")
+            result.add(f"{store}.{method.__name__}")
             continue
-        said = mentioned(each.function)
-        found |= {f"{name}.{one}" for name in said & set(known) for one in methods(known[name]) if one in said}
-    return found
+        text = names_used(operation.function)
+        result |= {f"{name}.{one}" for name in text & set(known) for one in methods(known[name]) if one in text}
+    return result
 
 
 STORES = stores()
-ALL = {f"{name}.{each}" for name, store in STORES.items() for each in methods(store)}
-REACHED = reached(OPERATIONS, STORES)
+ALL = {f"{name}.{method}" for name, store in STORES.items() for method in methods(store)}
+REACHED = reached_methods(OPERATIONS, STORES)
 
 
-def test_there_are_stores_and_methods_to_look_at() -> None:
+def test_there_are_stores_and_methods_to_check() -> None:
     assert {"sessions", "checkpoints", "objects", "a2a_tasks", "tenants", "run_queue", "erasures"} <= set(STORES)
     assert len(STORES) >= 30
     assert len(ALL) >= 200
 
 
-def test_every_method_is_reached_by_a_route_or_has_a_reason() -> None:
+def test_every_method_has_a_route_or_a_reason() -> None:
     assert sorted(ALL - REACHED - set(WHY_NOT)) == []
 
 
-def test_the_reasons_are_about_methods_that_are_there_and_not_reached() -> None:
+def test_the_reasons_name_existing_methods_without_routes() -> None:
     assert sorted(set(WHY_NOT) - ALL) == []
     assert sorted(set(WHY_NOT) & REACHED) == []
     assert all(WHY_NOT.values())
 
 
-def test_what_operations_are_made_from_is_what_the_handle_has() -> None:
-    for each in OPERATIONS:
-        made_from = getattr(each.function, "made_from", None)
+def test_derived_operations_name_methods_of_the_handle() -> None:
+    for operation in OPERATIONS:
+        made_from = getattr(operation.function, "made_from", None)
         if made_from is not None:
             store, method = made_from
-            assert getattr(STORES[store], method.__name__) is method, each.function.__name__
+            assert getattr(STORES[store], method.__name__) is method, operation.function.__name__
 
 
-def test_a_method_without_a_route_is_noticed() -> None:
-    without = [each for each in OPERATIONS if each.function.__name__ not in ("verify_objects", "delete_session")]
-    missing = ALL - reached(without, STORES) - set(WHY_NOT)
+def test_a_method_without_a_route_is_detected() -> None:
+    without = [
+        operation for operation in OPERATIONS if operation.function.__name__ not in ("verify_objects", "delete_session")
+    ]
+    missing = ALL - reached_methods(without, STORES) - set(WHY_NOT)
     assert missing == {"objects.verify", "sessions.delete"}
 
 
 @pytest.mark.parametrize("name", ["tenants.create", "sessions.update", "messages.append_many", "workspaces.rewind"])
-def test_a_method_that_is_called_by_hand_is_found(name: str) -> None:
-    by_hand = [each for each in OPERATIONS if not hasattr(each.function, "made_from")]
-    assert name in reached(by_hand, STORES)
+def test_a_method_called_by_a_handwritten_operation_is_detected(name: str) -> None:
+    by_hand = [operation for operation in OPERATIONS if not hasattr(operation.function, "made_from")]
+    assert name in reached_methods(by_hand, STORES)

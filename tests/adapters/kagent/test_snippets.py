@@ -1,4 +1,4 @@
-"""The snippets that need kagent's clients run as they stand, against a server that is there."""
+"""The snippets that need kagent's clients run unchanged against a running server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_there_are_snippets() -> None:
     assert len(PROGRAMS) >= 1
 
 
-@pytest.mark.parametrize("program", [pytest.param(each, id=str(each[0])) for each in PROGRAMS])
-def test_the_snippets_run_as_they_stand(
+@pytest.mark.parametrize("program", [pytest.param(program, id=str(program[0])) for program in PROGRAMS])
+def test_the_snippets_run_unchanged(
     program: list[Block], base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("KAGENT_URL", base)

@@ -1,4 +1,4 @@
-"""Operations that are made from the methods of stores."""
+"""Operations that are derived from store methods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Store:
         With more words.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
             Stale: it is old.
         """
         raise NotFound
@@ -40,9 +40,9 @@ class _Store:
         raise Conflict("no longer")
 
 
-def test_an_operation_takes_its_words_errors_and_parameters_from_the_method() -> None:
+def test_an_operation_derives_its_description_errors_and_parameters() -> None:
     made = route("GET", "/v1/tenants/{tenant}/things/{thing_id}", "things", _Store.get, "get_thing", area="agents")
-    assert {(each.name, each.place, each.required) for each in parameters(made)} == {
+    assert {(parameter.name, parameter.place, parameter.required) for parameter in parameters(made)} == {
         ("tenant", "path", True),
         ("thing_id", "path", True),
         ("deep", "query", False),
@@ -53,7 +53,7 @@ def test_an_operation_takes_its_words_errors_and_parameters_from_the_method() ->
     assert made.etag(_Things("a", 7)) == '"7"'
 
 
-def test_a_version_travels_in_if_match_and_not_in_the_body() -> None:
+def test_a_version_is_sent_in_if_match_and_not_in_the_body() -> None:
     made = route(
         "PATCH", "/v1/tenants/{tenant}/things/{thing_id}", "things", _Store.update, "update_thing", area="agents"
     )
@@ -62,6 +62,6 @@ def test_a_version_travels_in_if_match_and_not_in_the_body() -> None:
     assert (made.need, 412 in made.statuses, 409 in made.statuses) == ("write", True, True)
 
 
-def test_a_path_that_names_what_the_method_does_not_take_is_a_mistake() -> None:
+def test_a_path_parameter_that_the_method_does_not_have_is_an_error() -> None:
     with pytest.raises(ValueError, match="other_id"):
         route("GET", "/v1/tenants/{tenant}/things/{other_id}", "things", _Store.get, "get_thing")

@@ -1,4 +1,4 @@
-"""A table of the test's own in a real database of either engine, and the statements written for it."""
+"""Test tables in a real database of either engine, and the checks of their statements."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ S = TypeVar("S")
 T = TypeVar("T", bound=TypedTable[Any])
 
 
-class Place:
+class TableDatabase:
     """A database with the tables of one test."""
 
     def __init__(self, opened: Holdfast, clock: FixedClock, dialect: Dialect, execute: Callable[..., Any]) -> None:
         self._opened, self.clock, self.dialect, self.execute = opened, clock, dialect, execute
 
     def store(self, asynchronous: type[Any], blocking: Callable[[Any], S], tenant: str = "acme") -> S:
-        """A store of a tenant, for synchronous calls."""
+        """Return a store of a tenant, for synchronous calls."""
         handle = self._opened.tenant(tenant)
         return blocking(asynchronous(handle._engine, handle._scope))
 
 
 @contextmanager
-def place(request: pytest.FixtureRequest, folder: Path, table: str, *statements: str) -> Iterator[Place]:
-    """A place on the engine that a fixture with the parameters ``sqlite`` and ``postgres`` was asked for."""
+def database(request: pytest.FixtureRequest, folder: Path, table: str, *statements: str) -> Iterator[TableDatabase]:
+    """Open the database of a test, on the engine of a fixture with the parameters ``sqlite`` and ``postgres``."""
     clock = FixedClock()
     if request.param == "sqlite":
         address, dialect = str(folder / "a.db"), Dialect.SQLITE
@@ -57,15 +57,15 @@ def place(request: pytest.FixtureRequest, folder: Path, table: str, *statements:
     try:
         for statement in statements:
             raw.execute(statement.format_map(TYPES[dialect]))
-        yield Place(opened, clock, dialect, lambda *sql: raw.execute(*sql).fetchall())
+        yield TableDatabase(opened, clock, dialect, lambda *sql: raw.execute(*sql).fetchall())
     finally:
         opened.close()
         raw.execute(f"DROP TABLE {table}")
         raw.close()
 
 
-def planted(table: T, old: str, new: str) -> T:
-    """The same table with a defect in its statements."""
+def with_defect(table: T, old: str, new: str) -> T:
+    """Return a copy of a table with a defect in its statements."""
     result = copy.copy(table)
     texts = {name: dict(query.texts) for name, query in table.by_name.items()}
     wrong = {name: {at: sql.replace(old, new) for at, sql in both.items()} for name, both in texts.items()}
@@ -75,7 +75,7 @@ def planted(table: T, old: str, new: str) -> T:
 
 
 def pages(read: Callable[..., Any], limit: int) -> list[Any]:
-    """The rows of all pages of a list, of which there are fewer than 20."""
+    """Return the rows of all pages of a list; there are fewer than 20 pages."""
     page = read(limit=limit)
     rows = [*page]
     while page.next is not None:
@@ -85,25 +85,27 @@ def pages(read: Callable[..., Any], limit: int) -> list[Any]:
     return rows
 
 
-def notices(place: Place, promises: Sequence[Callable[..., None]], open: Callable[..., Any], table: str) -> bool:
-    """Whether a promise does not hold of the stores that ``open`` returns."""
+def detects(
+    database: TableDatabase, promises: Sequence[Callable[..., None]], open: Callable[..., Any], table: str
+) -> bool:
+    """Return whether a promise fails for the stores that ``open`` returns."""
     noticed = False
     for promise in promises:
         try:
-            promise(place, open)
-        except (Exception, pytest.fail.Exception):  # whatever goes wrong, it is noticed
+            promise(database, open)
+        except (Exception, pytest.fail.Exception):  # any error means that the defect was detected
             noticed = True
-        place.execute(f"DELETE FROM {table} RETURNING 1")
+        database.execute(f"DELETE FROM {table} RETURNING 1")
     return noticed
 
 
-def check_statements(place: Place, table: TypedTable[Any], request: pytest.FixtureRequest) -> None:
-    """Every statement of a table can be prepared, and speaks of one tenant: the rules for statements of stores."""
-    result = list(of_table(table, place.dialect, "tests"))
+def check_statements(database: TableDatabase, table: TypedTable[Any], request: pytest.FixtureRequest) -> None:
+    """Check that every statement of a table can be prepared and is limited to one tenant."""
+    result = list(of_table(table, database.dialect, "tests"))
     assert {item.name for item in result} >= {f"tests.{table.name}.{name}" for name in table.by_name}
-    if place.dialect is Dialect.SQLITE:
+    if database.dialect is Dialect.SQLITE:
         for value in result:
-            place.execute(f"EXPLAIN {value.sql}", (None,) * len(value.parameters))
+            database.execute(f"EXPLAIN {value.sql}", (None,) * len(value.parameters))
         return
     with psycopg.connect(request.getfixturevalue("postgres_url"), autocommit=True, prepare_threshold=None) as raw:
         assert [wrong for item in result for wrong in wrong_with_statement(item, raw)] == []

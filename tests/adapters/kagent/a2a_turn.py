@@ -1,4 +1,4 @@
-"""A turn with an A2A app that runs in this process."""
+"""One turn with an A2A app in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import httpx
 
 
 async def talk(app: Any, context: str, text: str) -> dict[str, Any]:
-    """One turn: what came of it."""
+    """Run one turn and return its result."""
     message = {"role": "user", "kind": "message", "messageId": text, "contextId": context}
     body = {
         "jsonrpc": "2.0",
@@ -21,5 +21,5 @@ async def talk(app: Any, context: str, text: str) -> dict[str, Any]:
     async with httpx.AsyncClient(transport=transport, base_url="http://app", timeout=30) as client:
         answer = (await client.post("/", json=body, headers=headers)).json()
     assert "result" in answer, answer
-    found: dict[str, Any] = answer["result"]
-    return found
+    result: dict[str, Any] = answer["result"]
+    return result
