@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import address
-from .engines.sqlite.file_location import Place
+from .engines.sqlite.file_location import FileLocation
 
 
 class FileIdentity:
@@ -16,7 +16,7 @@ class FileIdentity:
     def __init__(self, url: str) -> None:
         database = address.parse(url)
         is_file = database.engine == "sqlite" and database.place != ":memory:"
-        self._place = Place(database.place) if is_file else None
+        self._location = FileLocation(database.place) if is_file else None
 
     def check(self) -> None:
         """Check that the same files still exist at the same path.
@@ -24,5 +24,5 @@ class FileIdentity:
         Raises:
             Unavailable: a file was removed or replaced.
         """
-        if self._place is not None:
-            self._place.look()
+        if self._location is not None:
+            self._location.verify()

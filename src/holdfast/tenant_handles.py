@@ -109,7 +109,7 @@ class AsyncTenantHandle(_AnyTenantHandle, AsyncHandle):
             InvalidInput: the connection is of an unsupported type, or of the other engine.
         """
         joined = join.asynchronous(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, connection_lock.of_tasks(connection), blocking=False, owner=self._engine)
+        engine = JoinedEngine(joined, connection_lock.for_tasks(connection), blocking=False, owner=self._engine)
         return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
 
     def as_sync(self) -> AbstractContextManager[TenantHandle]:
@@ -134,7 +134,7 @@ class TenantHandle(_AnyTenantHandle, SyncHandle):
             InvalidInput: the connection is of an unsupported type, or of the other engine.
         """
         joined = join.blocking(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, connection_lock.of_threads(connection), blocking=True, owner=self._engine)
+        engine = JoinedEngine(joined, connection_lock.for_threads(connection), blocking=True, owner=self._engine)
         return TenantHandle(TenantEngine(engine, self._scope), self._scope)
 
     def as_async(self) -> AbstractAsyncContextManager[AsyncTenantHandle]:

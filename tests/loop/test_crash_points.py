@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.loop.call_plan import REPLY
 from holdfast.loop.commands import CallTools, CommitStep, RecordIntents
 from tests.loop.worlds import (
@@ -124,7 +124,7 @@ def test_the_number_of_commits_to_disk_is_as_promised(
     commits: list[int] = []
     real = Writer._commit
 
-    def commit(self: Writer, jobs: Sequence[Job]) -> None:
+    def commit(self: Writer, jobs: Sequence[WriteJob]) -> None:
         commits.append(len(jobs))
         real(self, jobs)
 

@@ -18,7 +18,7 @@ from tests.contract.legs import postgres_legs, sqlite_legs
 
 
 @contract()
-async def a_rewound_run_waits_and_goes_on_from_there_another_way(world: World) -> None:
+async def a_rewound_run_waits_and_continues_another_way(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world)
     await acme.leases.release(run.id, epoch=run.epoch)
@@ -36,7 +36,7 @@ async def a_rewound_run_waits_and_goes_on_from_there_another_way(world: World) -
 
 
 @contract()
-async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
+async def a_redo_never_loses_later_work(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 3)
     await acme.leases.release(run.id, epoch=run.epoch)
@@ -81,7 +81,7 @@ async def the_same_number_reached_another_way_is_another_step(world: World) -> N
 
 
 @contract()
-async def who_holds_a_run_may_rewind_it_and_nobody_else(world: World) -> None:
+async def only_the_holder_of_a_run_may_rewind_it(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 2)
     for refused, error in ((None, Conflict), (run.epoch - 1, Fenced), (run.epoch + 1, Conflict)):
@@ -120,7 +120,7 @@ async def a_rewind_is_finished_before_the_next(world: World) -> None:
     with raises(Conflict, saying="not finished"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.rewinds.finish(redo.id)
-    assert (await acme.runs.get(run.id)).status == "pending", "as it was"
+    assert (await acme.runs.get(run.id)).status == "pending", "unchanged"
     assert await acme.leases.claim("heir") is not None
 
 
@@ -144,14 +144,14 @@ async def calls_that_were_open_at_a_step_are_open_again(world: World) -> None:
     assert actions == {"idempotent": "run", "at_most_once": "report", "ask": "ask"}
     calls = {call.id: call for call in await acme.tool_calls.list(run.id)}
     assert (calls["quick"].status, calls["quick"].step, calls["quick"].result) == ("finished", 1, 1)
-    assert (calls["decided"].status, calls["decided"].step) == ("cancelled", None), "decided in the same moment"
+    assert (calls["decided"].status, calls["decided"].step) == ("cancelled", None), "recorded in the same transaction"
     assert (calls["ask"].result, calls["ask"].finished_at) == (None, None)
     await come_back(acme, run)
     assert await all_of(acme, run) == before
 
 
 @contract()
-async def a_rewind_to_where_the_run_is_takes_back_what_it_had_begun(world: World) -> None:
+async def a_rewind_to_the_current_step_drops_open_calls(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 1)
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="begun", tool_name="t")])
@@ -166,7 +166,7 @@ async def a_rewind_to_where_the_run_is_takes_back_what_it_had_begun(world: World
 
 
 @contract()
-async def runs_that_later_steps_have_started_are_let_go_and_found_again(world: World) -> None:
+async def child_runs_of_rewound_steps_are_detached_and_reattached(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 1)
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="below", tool_name="t")])
@@ -220,7 +220,7 @@ async def rewinds_are_listed_the_last_first(world: World) -> None:
 
 
 @contract()
-async def what_cannot_be_rewound_is_refused(world: World) -> None:
+async def invalid_rewinds_are_refused(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 1)
     await acme.leases.release(run.id, epoch=run.epoch)

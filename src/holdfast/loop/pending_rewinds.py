@@ -21,7 +21,7 @@ def finish_pending_rewind(run: Run, path: str | os.PathLike[str] | None) -> Gene
     pending: Sequence[Rewind] = yield do.PendingRewinds(run.id)
     if not pending:
         return None
-    if path is not None or pending[0].wanted is None:
+    if path is not None or pending[0].target_snapshot is None:
         yield do.FinishRewind(run.id, path)
         return None
     yield do.PauseRun(run.id, run.epoch, None)

@@ -79,7 +79,7 @@ async def come_back(acme: AsyncTenantHandle, run: Run, **how: Any) -> Rewind:
 
 
 @contract()
-async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: World) -> None:
+async def a_rewind_and_its_redo_restore_run_and_conversation(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world)
     first = await acme.steps.get(run.id, 1)

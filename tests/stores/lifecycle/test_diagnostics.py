@@ -47,7 +47,7 @@ def test_leftovers_of_killed_processes_are_found_and_removed(opens: Opens, tmp_p
         True,
         False,
     )
-    assert acme.diagnostics.look() == result, "looking changes nothing"
+    assert acme.diagnostics.look() == result, "look changes nothing"
     assert acme.diagnostics.repair() == DiagnosticReport()
     assert len(asyncio.run(place.names("", blocking=False))) == 1
     assert acme.snapshots.read(kept.id, "file")

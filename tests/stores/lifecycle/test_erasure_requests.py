@@ -206,7 +206,7 @@ def test_a_finished_erasure_is_never_carried_out_again(holdfast: Holdfast) -> No
         holdfast.erasures.carry_out("acme")
     assert len(holdfast.tenant("acme").sessions.list()) == 1
     holdfast.erasures.request("acme", event_id="another")
-    assert holdfast.erasures.carry_out("acme").is_finished, "another request is another"
+    assert holdfast.erasures.carry_out("acme").is_finished, "a new request is carried out again"
     assert holdfast.tenants.list() == []
 
 

@@ -23,7 +23,7 @@ from ...core.checks import id_batch, list_of, whole_number
 from ...core.filters import Filter, FilterColumns, id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.store import TenantStore, reads, writes, writes_heavily
-from ...engines.offload import compute
+from ...engines.heavy_calls import compute
 from ...engines.protocol import Connection
 from ...errors import InvalidInput
 from ...ids import Id

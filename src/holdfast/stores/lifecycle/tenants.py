@@ -22,7 +22,7 @@ from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_rea
 from ...core.queries import Queries, Query
 from ...core.rows import Column, mapper
 from ...core.store import Store, in_steps, reads, writes
-from ...engines.offload import Heavy
+from ...engines.heavy_calls import HeavyCall
 from ...engines.protocol import Connection, Engine
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ..conversation.search.index import drain, remove_deleted
@@ -181,7 +181,7 @@ class AsyncTenants(Store):
             return  # already marked by an earlier call, which this one continues
         # Lock its own row first: from now on, a transaction that registers the tenant waits.
         if await rows.delete.one(connection, params) is None:
-            raise _missing(tenant)
+            raise _not_found(tenant)
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
         elif await purge_statements.anything().one(connection, params) is not None:
@@ -195,9 +195,9 @@ class AsyncTenants(Store):
         """Continue a deletion with one transaction; return ``False`` if that was the last one."""
         scope = scopes.Scope(tenant, self._setting)
         tenants_being_deleted(self._setting).add(scope.stored_tenant)
-        if await self._engine.write(Heavy(lambda connection: _remove_some(connection, scope))):
+        if await self._engine.write(HeavyCall(lambda connection: _remove_some(connection, scope))):
             return True
-        await self._engine.write(Heavy(lambda connection: _remove_rest(connection, scope)))
+        await self._engine.write(HeavyCall(lambda connection: _remove_rest(connection, scope)))
         tenants_being_deleted(self._setting).discard(scope.stored_tenant)
         await packs.clear(self._engine, scope)
         return False
@@ -209,11 +209,11 @@ class AsyncTenants(Store):
     async def _one(self, connection: Connection, query: Query, params: Mapping[str, Any], tenant: str) -> Tenant:
         row = await query.one(connection, params)
         if row is None:
-            raise _missing(tenant)
+            raise _not_found(tenant)
         return mapper(Tenant, connection.dialect)([row])[0]
 
 
-def _missing(tenant: str) -> NotFound:
+def _not_found(tenant: str) -> NotFound:
     return NotFound(f"tenant {tenant!r} does not exist", noun="tenant", key=tenant)
 
 

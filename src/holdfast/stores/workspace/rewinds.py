@@ -104,7 +104,7 @@ class AsyncRewinds(TenantStore):
             await self._keep_snapshot(connection, snapshot)
         if waiting is not None:
             await self._end(connection, waiting)
-            dirty = waiting.wanted
+            dirty = waiting.target_snapshot
         if keep_s is not None:
             await retention_rules.keep_for(connection, self._scope, run.id, keep_s)
         new["dirty"] = None if dirty is None else self._text(dirty, "dirty")

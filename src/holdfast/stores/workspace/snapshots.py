@@ -28,7 +28,7 @@ from ...errors import Conflict, InvalidInput, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...offload import work
-from ...trees.entries import Tree, TreeEntry, objects_of, raw, shown
+from ...trees.entries import Tree, TreeEntry, objects_of, path_bytes, path_text
 from ..execution.runs import states
 from ..objects import activity, objects, packs
 from ..objects.activity import NewActivity
@@ -175,10 +175,10 @@ class AsyncSnapshots(TenantStore):
         if limit is None:
             raise InvalidInput("limit must be a positive integer, not None", field="limit")
         row_limit = rows_to_read(limit, self._scope.limits)
-        after = None if cursor is None else shown(decode_cursor(cursor, "tree", bytes)[0])
+        after = None if cursor is None else path_text(decode_cursor(cursor, "tree", bytes)[0])
         manifests = await self._read_manifests(snapshot_id)
         entries, ignore = await work(self._engine, lambda: layers.page_of(manifests, after, row_limit))
-        next = encode_cursor("tree", raw(entries[limit - 1].path)) if len(entries) > limit else None
+        next = encode_cursor("tree", path_bytes(entries[limit - 1].path)) if len(entries) > limit else None
         return TreePage(entries[:limit], ignore, next)
 
     @only_reads

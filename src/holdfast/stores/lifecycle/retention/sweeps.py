@@ -74,7 +74,7 @@ class SweepResult(Struct, frozen=True, kw_only=True):
         """Number of snapshots removed."""
         return sum(counts.count for counts in (self.per_run_cap, self.grace_expired, self.per_tenant_cap, self.erasure))
 
-    def adding(self, reason: Reason, count: int, size_bytes: int) -> SweepResult:
+    def with_removed(self, reason: Reason, count: int, size_bytes: int) -> SweepResult:
         """Return the result with more removed snapshots added."""
         counts: SweepCounts = getattr(self, reason)
         return structs.replace(self, **{reason: counts.plus(count, size_bytes)})
@@ -230,7 +230,7 @@ class Sweep:
     async def _note(self, reason: Reason, removed: Sequence[Snapshot], released: set[bytes]) -> None:
         rules.log_removals(self._scope, removed, reason)
         await removal.remove_unheld(self._engine, self._scope, released)
-        self._result = self._result.adding(reason, len(removed), sum(snapshot.size_bytes for snapshot in removed))
+        self._result = self._result.with_removed(reason, len(removed), sum(snapshot.size_bytes for snapshot in removed))
 
     async def _collect(self, connection: Connection) -> int:
         await self._renew(connection)

@@ -1,8 +1,8 @@
-"""Which SQLite library has which file open in this process.
+"""Ensure that a process opens a file through one SQLite library at a time.
 
-apsw brings a SQLite of its own; sqlite3, and with it aiosqlite and SQLAlchemy, uses the one that Python was built with. File
-locks belong to a process, so two libraries in one process do not see each other's: both would write at once, and what one
-has committed would be lost. Nothing in SQLite notices. So a file is used through one library at a time.
+apsw contains its own SQLite; sqlite3, and with it aiosqlite and SQLAlchemy, uses the one that Python was built with. File
+locks belong to a process, so two libraries in one process do not see each other's locks: both would write at once, and
+commits of one would be lost. SQLite cannot detect that.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _lock = threading.Lock()
 
 
 class Claim:
-    """That somebody uses these files through a library, until it is released or forgotten, or ``raw`` is closed.
+    """Claim on files for one library, until it is released or garbage-collected, or ``raw`` is closed.
 
-    A file that does not exist is nobody's.
+    Files that do not exist cannot be claimed.
 
     Raises:
         InvalidInput: another library has one of them open in this process.
     """
 
     def __init__(self, paths: Iterable[str | None], library: Library, *, raw: Any = None) -> None:
-        found = {os.path.abspath(path): _identity(path) for path in paths if path}
-        self._files = {path: identity for path, identity in found.items() if identity is not None}
+        identities = {os.path.abspath(path): _identity(path) for path in paths if path}
+        self._files = {path: identity for path, identity in identities.items() if identity is not None}
         self._library, self._raw = library, raw
         with _lock:
             for claim in [*_claims]:
@@ -40,11 +40,11 @@ class Claim:
             _claims.add(self)
 
     def release(self) -> None:
-        """Say that the files are closed."""
+        """Give up the claim: the files are closed."""
         self._files = {}
 
     def _covers(self, identity: tuple[int, int]) -> bool:
-        # As long as it is open its number stays its own, even if it was deleted.
+        # An inode number is not reused while the file is open, even if it was deleted.
         return identity in self._files.values() and _is_open(self._raw)
 
 
@@ -54,16 +54,16 @@ _claims: WeakSet[Claim] = WeakSet()
 def _is_open(raw: Any) -> bool:
     try:
         return raw is None or isinstance(raw.in_transaction, bool)
-    except Exception:  # closed, in the words of either library
+    except Exception:  # each library raises its own error for a closed connection
         return False
 
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _refusal(path: str, other: Library) -> str:
@@ -75,5 +75,5 @@ def _refusal(path: str, other: Library) -> str:
         )
     return (
         f"{path} is open through Python's own SQLite in this process, {why}: "
-        f"open it with Holdfast({path!r}, sqlite='stdlib'), or let go of the joined connection first"
+        f"open it with Holdfast({path!r}, sqlite='stdlib'), or close the joined connection first"
     )
