@@ -17,7 +17,7 @@ from holdfast.stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from holdfast.stores.execution.runs.states import Run
 from holdfast.stores.execution.runs.step_log import CommittedStep, Usage
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS, documents, same
 from tests.contract.cases.world import World, raises, raises_kind_of, uuid_of
@@ -120,7 +120,7 @@ async def a_step_commits_all_its_parts_together(world: World) -> None:
     assert await acme.steps.get(run.id, 1) == step
     loaded = await acme.runs.load(run.id)
     assert (loaded.run, loaded.step, loaded.tool_calls) == (after, step, [later])
-    await recounted(acme, run.session_id)
+    await check_counters(acme, run.session_id)
     more = Usage(input_tokens=2, output_tokens=1)
     second = await acme.runs.step(run.id, epoch=run.epoch, iteration=2, state=None, usage=more)
     totals = await acme.runs.get(run.id)
@@ -183,7 +183,7 @@ async def a_repeated_step_returns_the_first_result(world: World) -> None:
     with raises(Fenced):
         await acme.runs.step(run.id, **{**arguments, "state": {"n": 2}})
     assert await acme.messages.count(run.session_id) == 3
-    await recounted(acme, run.session_id)
+    await check_counters(acme, run.session_id)
 
 
 @contract()
@@ -298,7 +298,7 @@ async def of_concurrent_steps_exactly_one_is_the_next(world: World) -> None:
     assert Counter(type(result) for result in results) == {CommittedStep: 8, Conflict: 16}, results
     for run in runs:
         assert (await acme.runs.get(run.id)).iteration == len(await acme.steps.list(run.id)) == 1
-        await recounted(acme, run.session_id)
+        await check_counters(acme, run.session_id)
     log = await acme.messages.list(shared.id)
     assert [message.seq for message in log] == [*range(1, 9)]
     steps = sorted([await acme.steps.get(run.id, 1) for run in runs[4:]], key=lambda item: item.first_seq or 0)
