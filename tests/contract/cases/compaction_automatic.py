@@ -17,7 +17,7 @@ from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.compactions import LONG, POLICY, Greedy, call, result, session_with, shown_messages, tokens
 from tests.contract.cases.messages import check_counters
-from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.runs import claim_run, commit_step
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 
@@ -410,12 +410,12 @@ async def messages_appended_before_the_policy_count(world: World) -> None:
 @contract()
 async def the_messages_of_a_step_are_counted_with_and_without_a_policy(world: World) -> None:
     acme = world.tenant()
-    run, other = await claimed(acme), await claimed(acme)
+    run, other = await claim_run(acme), await claim_run(acme)
     new = [NewMessage(role="user", content=LONG * 4), NewMessage(role="user", content="x", token_count=3)]
-    (plain,) = (await stepped(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
+    (plain,) = (await commit_step(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
     assert plain.token_count == estimate(plain.content)
     await acme.compactions.attach(SMALL, session_id=run.session_id, summarize=lambda messages: "so far")
-    step = await stepped(acme, run, messages=new)
+    step = await commit_step(acme, run, messages=new)
     assert [message.token_count for message in step.messages] == [estimate(step.messages[0].content), 3]
     assert step.compaction_due
     await check_counters(acme, run.session_id)
