@@ -27,15 +27,15 @@ class Model:
         self.summary = self.label = ""
         self.tokens = 0
         self.metadata: dict[str, Any] = {}
-        self.remember()
+        self.mark_saved()
 
-    def remember(self) -> None:
+    def mark_saved(self) -> None:
         self.saved = (self.texts, self.summary, self.label, self.tokens, self.metadata)
 
-    def forget(self) -> None:
+    def discard_changes(self) -> None:
         self.texts, self.summary, self.label, self.tokens, self.metadata = self.saved
 
-    def matches(self, buffer: BufferedSession) -> None:
+    def check(self, buffer: BufferedSession) -> None:
         assert texts(buffer.history()) == self.texts
         state = buffer.state
         assert (state.summary, state.label, state.input_tokens) == (self.summary, self.label, self.tokens)
@@ -84,7 +84,7 @@ def sides(postgres_url: str) -> Iterator[list[Side]]:
 @pytest.mark.leg("buffered sessions, model, sqlite and postgres together")
 def test_buffers_equal_the_model_on_both_engines(sides: list[Side]) -> None:
     for story in range(STORIES):
-        _tell(sides, story)
+        _run_story(sides, story)
 
 
 @pytest.mark.soak
@@ -92,35 +92,35 @@ def test_buffers_equal_the_model_on_both_engines(sides: list[Side]) -> None:
 def test_buffers_equal_the_model_on_both_engines_for_a_long_time(sides: list[Side]) -> None:
     first = int.from_bytes(os.urandom(4))
     for story in range(first, first + 2_000):
-        _tell(sides, story)
+        _run_story(sides, story)
 
 
-def _tell(sides: list[Side], story: int) -> None:
+def _run_story(sides: list[Side], story: int) -> None:
     """Run one random sequence of actions."""
     random, model = Random(story), Model()
     for side in sides:
         side.ids.begin(story * 1_000)
         side.begin(story)
     for step in range(STEPS):
-        seed, what = random.random(), random.choice([*DEEDS])
+        seed, action = random.random(), random.choice([*DEEDS])
         answers = []
         for side in sides:
             side.ids.begin(story * 1_000 + step + 1)
             side.clock.advance(0.25)
-            answers.append(_done(what, side, Random(seed)))
-        assert answers[0] == answers[1], f"story {story}, step {step}: {what}"
-        DEEDS[what][1](model, Random(seed), answers[0])
+            answers.append(_apply(action, side, Random(seed)))
+        assert answers[0] == answers[1], f"story {story}, step {step}: {action}"
+        DEEDS[action][1](model, Random(seed), answers[0])
         for side in sides:
-            model.matches(side.buffer)
+            model.check(side.buffer)
         assert sides[0].buffer.history() == sides[1].buffer.history()
-        if what in ("save", "reload", "other writer"):
+        if action in ("save", "reload", "other writer"):
             assert sides[0].stored() == sides[1].stored(), f"story {story}, step {step}"
     assert sides[0].stored() == sides[1].stored()
 
 
-def _done(what: str, side: Side, random: Random) -> Any:
+def _apply(action: str, side: Side, random: Random) -> Any:
     try:
-        return DEEDS[what][0](side, random)
+        return DEEDS[action][0](side, random)
     except HoldfastError as error:
         return type(error).__name__
 
@@ -197,7 +197,7 @@ def _save(side: Side, random: Random) -> None:
 
 def _model_save(model: Model, random: Random, answer: Any) -> None:
     if answer is None:
-        model.remember()
+        model.mark_saved()
 
 
 def _other(side: Side, random: Random) -> Any:
@@ -236,7 +236,7 @@ def _model_other(model: Model, random: Random, answer: Any) -> None:
         )
         assert answer == theirs
         model.saved = theirs
-        model.forget()
+        model.discard_changes()
 
 
 def _reload(side: Side, random: Random) -> None:
@@ -244,7 +244,7 @@ def _reload(side: Side, random: Random) -> None:
 
 
 def _model_reload(model: Model, random: Random, answer: Any) -> None:
-    model.forget()
+    model.discard_changes()
 
 
 DEEDS: dict[str, tuple[Any, Any]] = {

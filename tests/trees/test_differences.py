@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.objects import digest_of
-from holdfast.trees.differences import Change, changes, content_of, too_large, unified
+from holdfast.trees.differences import Change, changes, content_of, too_large, unified_diff
 from holdfast.trees.entries import Kind, TreeEntry
 from holdfast.trees.line_diff import StepBudget
 
@@ -31,7 +31,7 @@ def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
     return {entry.path: entry for entry in entries}
 
 
-def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tuple[str, str]]:
+def described(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tuple[str, str]]:
     return [(change.kind, change.path) for change in changes(before, after)]
 
 
@@ -63,7 +63,7 @@ def told(before: dict[str, TreeEntry], after: dict[str, TreeEntry]) -> list[tupl
     ],
 )  # fmt: skip
 def test_listed_changes(before: list[TreeEntry], after: list[TreeEntry], expected: list[tuple[str, str]]) -> None:
-    assert told(tree(*before), tree(*after)) == expected
+    assert described(tree(*before), tree(*after)) == expected
 
 
 def test_a_change_has_both_sides() -> None:
@@ -90,11 +90,11 @@ def test_a_moved_file_with_equal_content_is_a_rename() -> None:
     ids=["empty files", "links", "directories", "another content", "another kind"],
 )
 def test_without_equal_content_there_is_no_rename(before: list[TreeEntry], after: list[TreeEntry]) -> None:
-    assert told(tree(*before), tree(*after)) == [("removed", "a"), ("added", "b")]
+    assert described(tree(*before), tree(*after)) == [("removed", "a"), ("added", "b")]
 
 
 def test_a_copied_file_is_not_a_rename() -> None:
-    assert told(tree(file("a")), tree(file("a"), file("b"))) == [("added", "b")]
+    assert described(tree(file("a")), tree(file("a"), file("b"))) == [("added", "b")]
 
 
 def test_equal_files_are_renamed_once_in_order_of_paths() -> None:
@@ -140,32 +140,32 @@ def test_applying_all_changes_gives_the_other_tree(before: dict[str, TreeEntry],
 # Text
 
 
-def shown(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", new: bytes = b"") -> str:
+def diff_text(before: TreeEntry | None, after: TreeEntry | None, old: bytes = b"", new: bytes = b"") -> str:
     """The text of the one change between two."""
     (change,) = changes(tree(*([before] if before else [])), tree(*([after] if after else [])))
-    return unified(change, old, new, StepBudget(1_000_000))
+    return unified_diff(change, old, new, StepBudget(1_000_000))
 
 
 def test_an_added_file_comes_from_dev_null() -> None:
-    assert shown(None, file("a", b"x\n"), b"", b"x\n") == (
+    assert diff_text(None, file("a", b"x\n"), b"", b"x\n") == (
         "diff --git a/a b/a\nnew file mode 100644\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
     )
 
 
 def test_a_removed_file_goes_to_dev_null() -> None:
-    assert shown(file("a", b"x\n", mode=0o755), None, b"x\n", b"") == (
+    assert diff_text(file("a", b"x\n", mode=0o755), None, b"x\n", b"") == (
         "diff --git a/a b/a\ndeleted file mode 100755\n--- a/a\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
     )
 
 
 def test_an_empty_file_has_a_header_and_no_lines() -> None:
-    assert shown(None, file("a", b"")) == "diff --git a/a b/a\nnew file mode 100644\n"
+    assert diff_text(None, file("a", b"")) == "diff --git a/a b/a\nnew file mode 100644\n"
 
 
 def test_a_changed_file_shows_three_lines_around() -> None:
     old = [b"%d\n" % number for number in range(20)]
     new = [*old[:10], b"changed\n", *old[11:]]
-    text = shown(file("a"), file("a", b"other"), b"".join(old), b"".join(new))
+    text = diff_text(file("a"), file("a", b"other"), b"".join(old), b"".join(new))
     assert text.splitlines()[3:] == [
         "@@ -8,7 +8,7 @@", " 7", " 8", " 9", "-10", "+changed", " 11", " 12", " 13",
     ]  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_changed_file_shows_three_lines_around() -> None:
     ],
 )
 def test_a_missing_newline_at_the_end_is_marked(old: bytes, new: bytes, end: str) -> None:
-    assert shown(file("a"), file("a", b"other"), old, new).endswith(f"@@ -1 +1 @@\n{end}")
+    assert diff_text(file("a"), file("a", b"other"), old, new).endswith(f"@@ -1 +1 @@\n{end}")
 
 
 @pytest.mark.parametrize(
@@ -198,41 +198,41 @@ def test_a_missing_newline_at_the_end_is_marked(old: bytes, new: bytes, end: str
 )
 def test_binary_files_are_only_reported_to_differ(content: bytes, is_text: bool) -> None:
     for old, new in ((b"before\n", content), (content, b"after\n")):
-        text = shown(file("a"), file("a", b"other"), old, new)
+        text = diff_text(file("a"), file("a", b"other"), old, new)
         assert ("Binary files a/a and b/a differ\n" in text) is not is_text
 
 
 def test_only_the_mode_is_shown_where_only_that_changed() -> None:
-    assert shown(file("a"), file("a", mode=0o600)) == "diff --git a/a b/a\nold mode 100644\nnew mode 100600\n"
+    assert diff_text(file("a"), file("a", mode=0o600)) == "diff --git a/a b/a\nold mode 100644\nnew mode 100600\n"
 
 
 def test_bits_beside_the_permissions_are_not_shown() -> None:
-    assert "new mode 100755" in shown(file("a"), file("a", mode=0o4755))
+    assert "new mode 100755" in diff_text(file("a"), file("a", mode=0o4755))
 
 
 def test_a_rename_shows_both_names_and_no_lines() -> None:
-    assert shown(file("old name"), file("new"), b"content", b"content") == (
+    assert diff_text(file("old name"), file("new"), b"content", b"content") == (
         "diff --git a/old name b/new\nrename from old name\nrename to new\n"
     )
 
 
 def test_a_rename_with_another_mode_shows_that_too() -> None:
-    assert "old mode 100644\nnew mode 100755\nrename from a\n" in shown(file("a"), file("b", mode=0o755))
+    assert "old mode 100644\nnew mode 100755\nrename from a\n" in diff_text(file("a"), file("b", mode=0o755))
 
 
 def test_a_directory_has_only_a_header() -> None:
-    assert shown(None, folder("d")) == "diff --git a/d b/d\nnew file mode 040755\n"
-    assert shown(folder("d"), None) == "diff --git a/d b/d\ndeleted file mode 040755\n"
+    assert diff_text(None, folder("d")) == "diff --git a/d b/d\nnew file mode 040755\n"
+    assert diff_text(folder("d"), None) == "diff --git a/d b/d\ndeleted file mode 040755\n"
 
 
 def test_a_link_is_shown_by_its_target() -> None:
-    text = shown(link("l", "one"), link("l", "two"), b"one", b"two")
+    text = diff_text(link("l", "one"), link("l", "two"), b"one", b"two")
     assert text.endswith("-one\n\\ No newline at end of file\n+two\n\\ No newline at end of file\n")
-    assert shown(None, link("l"), b"", b"target").splitlines()[1] == "new file mode 120777"
+    assert diff_text(None, link("l"), b"", b"target").splitlines()[1] == "new file mode 120777"
 
 
 def test_a_file_that_became_a_directory_loses_its_lines() -> None:
-    text = shown(file("a", b"x\n"), folder("a"), b"x\n", b"")
+    text = diff_text(file("a", b"x\n"), folder("a"), b"x\n", b"")
     assert "old mode 100644\nnew mode 040755\n" in text
     assert text.endswith("@@ -1 +0,0 @@\n-x\n")
 
@@ -247,12 +247,12 @@ def test_a_file_too_large_has_a_header_and_a_note() -> None:
 def test_every_text_can_be_printed_whatever_the_name() -> None:
     for path in ("\udcff", "a\udc80b/é", "line\nbreak"):
         for text in (
-            shown(None, file(path), b"", b"x\n"),
-            shown(None, file(path), b"", b"\0"),
-            shown(file(path), None),
+            diff_text(None, file(path), b"", b"x\n"),
+            diff_text(None, file(path), b"", b"\0"),
+            diff_text(file(path), None),
         ):
             assert text.encode().decode() == text
-    assert "b/\\udcff" in shown(None, file("\udcff"), b"", b"x\n")
+    assert "b/\\udcff" in diff_text(None, file("\udcff"), b"", b"x\n")
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_layer_of_two_snapshots_stays_for_the_other(acme: TenantHandle, run: s
     assert (second.size_bytes, second.layer_id) == (0, first.layer_id)
     delete(acme, first)
     assert intact(acme, [second.id])
-    assert acme.snapshots.get(second.id).parent_id == first.id, "it says so although that is gone"
+    assert acme.snapshots.get(second.id).parent_id == first.id, "it keeps the id of a removed parent"
 
 
 def test_a_chain_with_a_layer_missing_is_corrupt(acme: TenantHandle, run: str) -> None:
@@ -197,7 +197,7 @@ def test_more_objects_than_are_held_at_once(acme: TenantHandle, run: str, monkey
     acme.objects.prune(grace_s=0)
     acme.objects.prune(grace_s=0)
     assert intact(acme, [second.id])
-    assert acme.objects.usage().count == 11, "the bodies, and the list of what there is"
+    assert acme.objects.usage().count == 11, "the bodies, and the manifest"
 
 
 def test_an_unreadable_chain_does_not_stop_squashing_others(acme: TenantHandle, run: str) -> None:
@@ -229,33 +229,35 @@ def test_a_directory_has_one_absolute_path(tmp_path: Path, monkeypatch: pytest.M
     assert {capture.root_of(form) for form in forms} == {os.path.realpath(tmp_path / "tree")}
 
 
-def found(*new: TreeEntry, removed: tuple[str, ...] = (), before: dict[str, TreeEntry] | None = None) -> ScanResult:
+def scan_result(
+    *new: TreeEntry, removed: tuple[str, ...] = (), before: dict[str, TreeEntry] | None = None
+) -> ScanResult:
     difference = Difference(new, removed, ("*.o",))
     return ScanResult(difference, difference.applied(before or {}), {}, (), ())
 
 
-def picture(*entries: TreeEntry, depth: int = 0, ignore: tuple[str, ...] = ("*.o",)) -> CachedTree:
+def make_cached_tree(*entries: TreeEntry, depth: int = 0, ignore: tuple[str, ...] = ("*.o",)) -> CachedTree:
     size = sum(entry.size for entry in entries)
     return CachedTree("s", "layer", depth, ignore, {entry.path: entry for entry in entries}, {}, size)
 
 
 def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
-    was = picture(file("a", 5), file("b", 7), file("c", 11))
-    now = found(file("a", 50), file("new", 100), removed=("b",), before=dict(was.entries))
-    assert capture._bytes(was, now) == sum(entry.size for entry in now.entries.values()) == 161
-    assert capture._bytes(None, now) == 161
+    was = make_cached_tree(file("a", 5), file("b", 7), file("c", 11))
+    now = scan_result(file("a", 50), file("new", 100), removed=("b",), before=dict(was.entries))
+    assert capture._tree_bytes(was, now) == sum(entry.size for entry in now.entries.values()) == 161
+    assert capture._tree_bytes(None, now) == 161
 
 
 @pytest.mark.parametrize(
     ("before", "new", "removed", "parent"),
     [
-        (picture(file("a"), file("b")), (), (), "the same"),
-        (picture(file("a"), file("b"), ignore=()), (), (), "layer"),
-        (picture(file("a"), file("b")), (file("c"),), (), "layer"),
-        (picture(file("a"), file("b"), depth=3), (file("c"),), (), None),
-        (picture(file("a"), file("b"), depth=2), (file("c"),), (), "layer"),
-        (picture(file("a"), file("b")), (file("c"),), ("a", "b"), None),
-        (picture(file("a"), file("b")), (), ("a",), "layer"),
+        (make_cached_tree(file("a"), file("b")), (), (), "the same"),
+        (make_cached_tree(file("a"), file("b"), ignore=()), (), (), "layer"),
+        (make_cached_tree(file("a"), file("b")), (file("c"),), (), "layer"),
+        (make_cached_tree(file("a"), file("b"), depth=3), (file("c"),), (), None),
+        (make_cached_tree(file("a"), file("b"), depth=2), (file("c"),), (), "layer"),
+        (make_cached_tree(file("a"), file("b")), (file("c"),), ("a", "b"), None),
+        (make_cached_tree(file("a"), file("b")), (), ("a",), "layer"),
         (None, (file("a"),), (), None),
     ],
     ids=["nothing", "patterns", "one", "too deep", "just not", "more than there is", "one gone", "the first"],
@@ -263,7 +265,7 @@ def test_the_bytes_of_a_tree_are_counted_from_what_changed() -> None:
 def test_a_tree_is_stored_as_a_difference_or_as_a_whole(
     before: CachedTree | None, new: tuple[TreeEntry, ...], removed: tuple[str, ...], parent: str | None
 ) -> None:
-    now = found(*new, removed=removed, before=dict(before.entries) if before else {})
+    now = scan_result(*new, removed=removed, before=dict(before.entries) if before else {})
     layer = capture._layer(before, now, [], 3)
     if parent == "the same":
         assert layer == "layer"
@@ -278,7 +280,7 @@ def test_a_whole_tree_references_stored_objects_and_adds_new_ones() -> None:
         file("a", 4, pieces=(ContentPiece(here.digest, 0, 4),)),
         file("b", 3, pieces=(ContentPiece(new.digest, 0, 3),)),
     ]
-    layer = capture._layer(None, found(*entries), [LayerPart([new])], 3)
+    layer = capture._layer(None, scan_result(*entries), [LayerPart([new])], 3)
     assert isinstance(layer, NewLayer)
     assert (layer.held, layer.parts) == ([here.digest], [LayerPart([new])])
 
@@ -353,9 +355,9 @@ def test_each_tenant_and_directory_has_its_own_cache_file(tmp_path: Path) -> Non
 
 def test_a_cache_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    stat_cache.save(tmp_path / "file" / "cache", picture())
+    stat_cache.save(tmp_path / "file" / "cache", make_cached_tree())
     (tmp_path / "cache").mkdir()
-    stat_cache.save(tmp_path / "cache", picture())
+    stat_cache.save(tmp_path / "cache", make_cached_tree())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "file"]
     assert stat_cache.load(tmp_path / "cache") is None
     assert stat_cache.load(tmp_path / "never") is None
@@ -392,7 +394,7 @@ def archive(*entries: TreeEntry) -> bytes:
     return file.getvalue()
 
 
-def unpacked(content: bytes) -> dict[str, TreeEntry]:
+def read_archive(content: bytes) -> dict[str, TreeEntry]:
     unpacking = archives.ArchiveReader(io.BytesIO(content), Limits())
     for _ in unpacking.parts():
         pass
@@ -400,19 +402,19 @@ def unpacked(content: bytes) -> dict[str, TreeEntry]:
 
 
 def test_an_empty_tree_makes_a_valid_archive() -> None:
-    assert unpacked(archive()) == {}
+    assert read_archive(archive()) == {}
 
 
 @pytest.mark.parametrize("mtime_ns", [0, 1, -1, 999_999_999, 1_700_000_000_123_456_789, -1_500_000_001])
 def test_archives_keep_times_to_the_nanosecond(mtime_ns: int) -> None:
     entry = TreeEntry("d", "dir", 0o755, mtime_ns)
-    assert unpacked(archive(entry)) == {"d": entry}
+    assert read_archive(archive(entry)) == {"d": entry}
 
 
 def test_archives_keep_zeros_and_long_names() -> None:
     name = "/".join(["n" * 100] * 3)
     zeros = TreeEntry("zeros", "file", 0o600, 5, 70_000, "", b"", (ContentPiece(b"", 0, 70_000),))
-    existing = unpacked(archive(zeros, TreeEntry(name, "symlink", 0o777, 5, 0, "t" * 300 + "é\udcff")))
+    existing = read_archive(archive(zeros, TreeEntry(name, "symlink", 0o777, 5, 0, "t" * 300 + "é\udcff")))
     assert existing["zeros"].digest == digest_of(bytes(70_000))
     assert existing[name].target == "t" * 300 + "é\udcff"
     assert [existing[path].kind for path in ("n" * 100, "/".join(["n" * 100] * 2))] == ["dir", "dir"]
@@ -422,4 +424,4 @@ def test_an_archive_truncated_anywhere_is_refused() -> None:
     whole = archive(TreeEntry("d", "dir", 0o755, 5), TreeEntry("l", "symlink", 0o777, 5, 0, "d"))
     for end in range(len(whole)):
         with pytest.raises(InvalidInput):
-            unpacked(whole[:end])
+            read_archive(whole[:end])

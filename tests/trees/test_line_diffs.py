@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.trees import line_diff
-from holdfast.trees.line_diff import StepBudget, regions, unified
+from holdfast.trees.line_diff import StepBudget, regions, unified_diff
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=12)
 
 
-def applied(old: list[str], new: list[str], steps: StepBudget) -> list[str]:
+def apply_regions(old: list[str], new: list[str], steps: StepBudget) -> list[str]:
     """Apply the regions of a diff to the old list."""
     made, at = [], 0
     for from_old, to_old, from_new, to_new in regions(old, new, steps):
@@ -34,7 +34,7 @@ def longest_common(old: list[str], new: list[str]) -> int:
 
 @given(LINES, LINES, st.integers(0, 100))
 def test_a_diff_is_correct_with_any_number_of_steps(old: list[str], new: list[str], most: int) -> None:
-    assert applied(old, new, StepBudget(most)) == new
+    assert apply_regions(old, new, StepBudget(most)) == new
 
 
 @given(LINES, LINES)
@@ -54,7 +54,7 @@ def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int],
         + [f"new {number}\n"] * (number in added)
     ]
     expected = "".join(difflib.unified_diff(old, new, "a", "b"))
-    assert unified(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
+    assert unified_diff(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
 
 
 def test_dissimilar_files_are_compared_within_the_step_limit() -> None:
@@ -63,11 +63,11 @@ def test_dissimilar_files_are_compared_within_the_step_limit() -> None:
     old = [f"{random.randrange(500)}\n" for _ in range(20_000)]
     new = random.sample(old, len(old))
     steps = StepBudget(1_000_000)
-    assert applied(old, new, steps) == new
-    assert -100_000 < steps.left <= 0, "all were spent, and hardly more"
+    assert apply_regions(old, new, steps) == new
+    assert -100_000 < steps.left <= 0, "all steps were spent, and few more"
     steps = StepBudget(100_000_000)
-    assert applied(old, new, steps) == new
-    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "one file is given up before all are spent"
+    assert apply_regions(old, new, steps) == new
+    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "a single file is given up earlier"
 
 
 def test_lines_of_only_one_file_cost_no_steps() -> None:

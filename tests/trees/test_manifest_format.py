@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, folders_of, raw, shown
+from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, folders_of, path_bytes, path_text
 
 ONE = b"1" * 32
 
@@ -20,7 +20,7 @@ def file(path: str, *pieces: ContentPiece, **fields: Any) -> TreeEntry:
     return msgspec.structs.replace(TreeEntry(path, "file", 0o644, 7, size, "", b"d" * 32, pieces), **fields)
 
 
-def listed(*, version: object = 1, entries: object = (), objects: object = (), removed: object = ()) -> bytes:
+def manifest_bytes(*, version: object = 1, entries: object = (), objects: object = (), removed: object = ()) -> bytes:
     """A serialized manifest with the given values."""
     return msgspec.msgpack.encode([version, [], objects, entries, removed])
 
@@ -56,14 +56,14 @@ def line(**other: object) -> list[object]:
     ],
 )
 def test_names_convert_between_bytes_and_text(name: bytes, text: str) -> None:
-    assert shown(name) == text
-    assert raw(text) == name
+    assert path_text(name) == text
+    assert path_bytes(text) == name
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udc7fb"])
 def test_other_surrogates_have_no_bytes(text: str) -> None:
     with pytest.raises(UnicodeEncodeError):
-        raw(text)
+        path_bytes(text)
 
 
 @pytest.mark.parametrize(
@@ -138,26 +138,26 @@ def test_the_digest_of_a_link_is_not_stored() -> None:
         b"\xc1",
         msgspec.msgpack.encode({"version": 1}),
         msgspec.msgpack.encode([1, [], [], []]),
-        listed(version="1"),
-        listed() + b"\x00",
-        listed()[:-1],
-        listed(objects=[5]),
-        listed(removed=["text and no bytes"]),
-        listed(entries=[[b"x", 0]]),
-        listed(entries=[line(path="text")]),
-        listed(entries=[line(mode="rw")]),
-        listed(entries=[line(mtime=1.5)]),
-        listed(entries=[line(kind=3)]),
-        listed(entries=[line(kind=99)]),
-        listed(entries=[line(pieces=[1, 0, 5])]),
-        listed(entries=[line(pieces=[2, 0, 5])], objects=[ONE]),
-        listed(entries=[line(pieces=[0, "a", 5])]),
-        listed(entries=[line(kind=-1)]),
-        listed(entries=[line(pieces=[-1, 0, 5])], objects=[ONE]),
-        listed(entries=[line(pieces=[1, -1, 5])], objects=[ONE]),
-        listed(entries=[line(pieces=[1, 0, -5])], objects=[ONE]),
-        listed(entries=[line(pieces=[1, 0])], objects=[ONE]),
-        listed(entries=[line(pieces=[1, 0, 5, 1])], objects=[ONE]),
+        manifest_bytes(version="1"),
+        manifest_bytes() + b"\x00",
+        manifest_bytes()[:-1],
+        manifest_bytes(objects=[5]),
+        manifest_bytes(removed=["text and no bytes"]),
+        manifest_bytes(entries=[[b"x", 0]]),
+        manifest_bytes(entries=[line(path="text")]),
+        manifest_bytes(entries=[line(mode="rw")]),
+        manifest_bytes(entries=[line(mtime=1.5)]),
+        manifest_bytes(entries=[line(kind=3)]),
+        manifest_bytes(entries=[line(kind=99)]),
+        manifest_bytes(entries=[line(pieces=[1, 0, 5])]),
+        manifest_bytes(entries=[line(pieces=[2, 0, 5])], objects=[ONE]),
+        manifest_bytes(entries=[line(pieces=[0, "a", 5])]),
+        manifest_bytes(entries=[line(kind=-1)]),
+        manifest_bytes(entries=[line(pieces=[-1, 0, 5])], objects=[ONE]),
+        manifest_bytes(entries=[line(pieces=[1, -1, 5])], objects=[ONE]),
+        manifest_bytes(entries=[line(pieces=[1, 0, -5])], objects=[ONE]),
+        manifest_bytes(entries=[line(pieces=[1, 0])], objects=[ONE]),
+        manifest_bytes(entries=[line(pieces=[1, 0, 5, 1])], objects=[ONE]),
     ],
     ids=lambda body: body[:24].hex(),
 )
@@ -169,7 +169,7 @@ def test_anything_but_a_manifest_is_corrupt(body: bytes) -> None:
 @pytest.mark.parametrize("version", [0, 2, -1, 2**31])
 def test_an_unknown_manifest_version_is_reported(version: int) -> None:
     with pytest.raises(Corrupt, match=f"version {version}"):
-        manifests.read(listed(version=version))
+        manifests.read(manifest_bytes(version=version))
 
 
 # The cache

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry, objects_of, raw, shown
+from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry, objects_of, path_bytes, path_text
 
 DIGESTS = st.binary(min_size=32, max_size=32)
-PATHS = st.binary(min_size=1, max_size=20).map(shown)
+PATHS = st.binary(min_size=1, max_size=20).map(path_text)
 PIECES = st.builds(ContentPiece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
 NUMBERS = {"mode": st.integers(0, 0o7777), "mtime_ns": st.integers(-(2**62), 2**62)}
 ENTRIES = st.one_of(
@@ -56,7 +56,7 @@ def test_a_tree_has_one_manifest_in_any_order_of_entries(difference: Difference)
 
 @given(st.binary(max_size=30))
 def test_a_name_is_its_bytes(name: bytes) -> None:
-    assert raw(shown(name)) == name
+    assert path_bytes(path_text(name)) == name
 
 
 def test_anything_but_a_manifest_is_refused() -> None:

@@ -34,7 +34,7 @@ def content(pieces: tuple[ContentPiece, ...]) -> bytes:
     )
 
 
-def restored(root: Path, entry: TreeEntry, existing: TreeEntry | None) -> list[bytes]:
+def restore_over(root: Path, entry: TreeEntry, existing: TreeEntry | None) -> list[bytes]:
     """Restore a file in the place of another; return the requested objects."""
     entries: Mapping[str, TreeEntry] = {entry.path: entry}
     plan = restore.plan(entries, {} if existing is None else {existing.path: existing}, [entry])
@@ -81,21 +81,21 @@ def test_pieces_in_the_existing_file_are_not_fetched(
 ) -> None:
     existing, expected = file(*was), file(*becomes)
     (tmp_path / "file").write_bytes(content(existing.pieces))
-    assert set(restored(tmp_path, expected, existing)) == fetched
+    assert set(restore_over(tmp_path, expected, existing)) == fetched
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
 def test_a_file_with_unexpected_content_is_fetched_whole(tmp_path: Path) -> None:
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90), (SECOND, 0, 20))
     (tmp_path / "file").write_bytes(b"x" * 100)
-    assert set(restored(tmp_path, expected, existing)) == {FIRST, SECOND}
+    assert set(restore_over(tmp_path, expected, existing)) == {FIRST, SECOND}
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
 def test_a_shortened_file_is_fetched_whole(tmp_path: Path) -> None:
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
     (tmp_path / "file").write_bytes(content(existing.pieces)[:89])
-    assert restored(tmp_path, expected, existing) == [FIRST]
+    assert restore_over(tmp_path, expected, existing) == [FIRST]
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
@@ -117,7 +117,7 @@ def test_another_hard_link_of_a_patched_file_is_unchanged(tmp_path: Path) -> Non
     existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
     (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "file").hardlink_to(tmp_path / "aside")
-    assert restored(tmp_path, expected, existing) == []
+    assert restore_over(tmp_path, expected, existing) == []
     assert (tmp_path / "file").read_bytes() == content(expected.pieces)
     assert (tmp_path / "aside").read_bytes() == content(existing.pieces)
 
@@ -156,7 +156,7 @@ def test_any_existing_file_is_patched_to_the_wanted_one(
     assume(existing.digest != expected.digest)
     root = tmp_path_factory.mktemp("any", numbered=True)
     (root / "file").write_bytes(content(existing.pieces)[::-1] if is_damaged else content(existing.pieces))
-    asked = restored(root, expected, existing)
+    asked = restore_over(root, expected, existing)
     assert (root / "file").read_bytes() == content(expected.pieces)
     if not is_damaged:
         assert set(asked) == {piece.object for piece in patch(expected, existing).fetched}

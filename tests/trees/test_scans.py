@@ -38,7 +38,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stat_cache, "now_ns", lambda: now_ns() + 60 * 10**9)
 
 
-def scanned(
+def run_scan(
     root: Path, before: ScanResult | None = None, bodies: Bodies | None = None, kind: type[Scan] = Scan, **other: Any
 ) -> ScanResult:
     """The result of a scan, based on another."""
@@ -60,7 +60,7 @@ def content(entries: Mapping[str, TreeEntry], path: str, bodies: Bodies) -> byte
     return b"".join(bodies[piece.object][piece.start : piece.start + piece.length] for piece in entries[path].pieces)
 
 
-def changed(result: ScanResult) -> list[str]:
+def changed_paths(result: ScanResult) -> list[str]:
     return sorted(entry.path for entry in result.difference.entries)
 
 
@@ -69,8 +69,8 @@ def changed(result: ScanResult) -> list[str]:
 
 def test_everything_is_new_the_first_time(root: Path) -> None:
     bodies: Bodies = {}
-    result = scanned(root, bodies=bodies)
-    assert sorted(result.entries) == changed(result) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+    result = run_scan(root, bodies=bodies)
+    assert sorted(result.entries) == changed_paths(result) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
     assert (result.difference.removed, result.skipped, result.unsettled) == ([], [], [])
     assert [content(result.entries, path, bodies) for path in ("a", "d/b", "d/e/c")] == [b"1", b"22", b"333"]
     assert sorted(result.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
@@ -79,7 +79,7 @@ def test_everything_is_new_the_first_time(root: Path) -> None:
 def test_entries_match_the_file_system(root: Path) -> None:
     (root / "a").chmod(0o4751)
     os.utime(root / "a", ns=(5, 1_234_567_891))
-    result = scanned(root).entries
+    result = run_scan(root).entries
     assert (result["a"].kind, result["a"].mode, result["a"].mtime_ns, result["a"].size) == (
         "file",
         0o4751,
@@ -91,33 +91,33 @@ def test_entries_match_the_file_system(root: Path) -> None:
 
 
 def test_the_result_contains_the_ignore_patterns(root: Path) -> None:
-    result = scanned(root, ignores=IgnoreRules(["d/", "# note"]))
+    result = run_scan(root, ignores=IgnoreRules(["d/", "# note"]))
     assert sorted(result.entries) == ["a", "l", "z"]
     assert result.difference.ignore == ("d/", "# note")
 
 
 def test_an_empty_tree_has_no_entries_and_a_root_state(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    result = scanned(tmp_path / "empty")
+    result = run_scan(tmp_path / "empty")
     assert (result.entries, list(result.stats)) == ({}, [""])
 
 
 def test_a_missing_tree_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        scanned(tmp_path / "nowhere")
+        run_scan(tmp_path / "nowhere")
 
 
 def test_too_many_entries_are_refused(root: Path) -> None:
     with raises(LimitExceeded, limit="tree_entries"):
-        scanned(root, max_entries=3)
+        run_scan(root, max_entries=3)
 
 
 # Second scan
 
 
 def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
-    first = scanned(root)
-    second = scanned(root, first)
+    first = run_scan(root)
+    second = run_scan(root, first)
     assert (second.difference.entries, second.difference.removed) == ([], [])
     assert second.entries is first.entries
     assert second.stats is first.stats
@@ -152,53 +152,53 @@ def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
 def test_the_difference_is_what_changed(
     root: Path, change: Callable[[Path], object], new: list[str], gone: list[str], forget: bool
 ) -> None:
-    first = scanned(root)
+    first = run_scan(root)
     change(root)
-    second = scanned(root, first, **({"stats": {}} if forget else {}))
-    assert (changed(second), sorted(second.difference.removed)) == (new, gone)
+    second = run_scan(root, first, **({"stats": {}} if forget else {}))
+    assert (changed_paths(second), sorted(second.difference.removed)) == (new, gone)
     assert second.entries == second.difference.applied(first.entries)
-    assert second.entries.keys() == scanned(root).entries.keys()
+    assert second.entries.keys() == run_scan(root).entries.keys()
 
 
 def test_a_moved_file_keeps_its_pieces(root: Path) -> None:
-    first = scanned(root)
+    first = run_scan(root)
     (root / "a").rename(root / "moved")
     bodies: Bodies = {}
-    second = scanned(root, first, bodies)
+    second = run_scan(root, first, bodies)
     assert bodies == {}
     assert second.entries["moved"].pieces == first.entries["a"].pieces
 
 
 def test_a_file_rewritten_with_equal_content_differs_only_in_time(root: Path) -> None:
-    first = scanned(root)
+    first = run_scan(root)
     (root / "a").write_bytes(b"1")
     os.utime(root / "a", ns=(5, first.entries["a"].mtime_ns))
-    second = scanned(root, first)
-    assert changed(second) == []
-    assert second.stats["a"] != first.stats["a"], "it is known as it is now"
+    second = run_scan(root, first)
+    assert changed_paths(second) == []
+    assert second.stats["a"] != first.stats["a"], "its current state is known"
 
 
 def test_newly_ignored_paths_are_removed_by_a_full_walk(root: Path) -> None:
-    first = scanned(root)
-    second = scanned(root, first, stats={}, ignores=IgnoreRules(["d"]))
+    first = run_scan(root)
+    second = run_scan(root, first, stats={}, ignores=IgnoreRules(["d"]))
     assert sorted(second.difference.removed) == ["d", "d/b", "d/e", "d/e/c"]
 
 
 def test_states_of_files_not_at_rest_are_not_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = scanned(root)
+    first = run_scan(root)
     (root / "a").write_bytes(b"2")
     monkeypatch.setattr(stat_cache, "now_ns", lambda: (root / "a").stat().st_ctime_ns)
-    second = scanned(root, first)
+    second = run_scan(root, first)
     assert "a" in second.entries
     assert first.stats.keys() - second.stats.keys() == {"a"}
-    third = scanned(root, second)
-    assert (changed(third), third.difference.removed) == ([], []), "it is read again, and is the same"
+    third = run_scan(root, second)
+    assert (changed_paths(third), third.difference.removed) == ([], []), "it is read again and unchanged"
 
 
 # Unreadable files
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
+def fail_reading(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
     """Reading this file fails."""
     really = os.open
 
@@ -211,24 +211,24 @@ def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None
 
 
 def test_an_unreadable_file_is_skipped_and_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
-    result = scanned(root)
+    fail_reading(monkeypatch, "b", PermissionError(13, "Permission denied"))
+    result = run_scan(root)
     assert result.skipped == [SkippedEntry("d/b", "permission denied")]
     assert "d/b" not in result.entries
-    assert not {"d/b", "d"} & result.stats.keys(), "its directory is looked into again"
+    assert not {"d/b", "d"} & result.stats.keys(), "its directory is examined again"
 
 
 def test_a_file_that_became_unreadable_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = scanned(root)
+    first = run_scan(root)
     (root / "d" / "b").chmod(0o600)
-    refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
-    second = scanned(root, first)
+    fail_reading(monkeypatch, "b", PermissionError(13, "Permission denied"))
+    second = run_scan(root, first)
     assert (second.difference.removed, second.skipped) == (["d/b"], [SkippedEntry("d/b", "permission denied")])
 
 
 def test_a_file_removed_before_it_is_read_is_not_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
-    result = scanned(root)
+    fail_reading(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
+    result = run_scan(root)
     assert (result.skipped, "d/b" in result.entries) == ([], False)
 
 
@@ -237,7 +237,7 @@ def test_an_unreadable_link_is_reported(root: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "readlink", failing)
-    result = scanned(root)
+    result = run_scan(root)
     assert result.skipped == [SkippedEntry("l", "input/output error")]
     assert "l" not in result.entries
 
@@ -247,7 +247,7 @@ def test_a_file_that_keeps_changing_is_captured_as_last_read(root: Path, monkeyp
     read: list[int] = []
     really = safe_open.content
     monkeypatch.setattr(safe_open, "content", lambda file: [read.append(file.stat[1]), really(file)][1])
-    result = scanned(root)
+    result = run_scan(root)
     assert (read.count(2), read.count(1)) == (safe_open.TRIES, 1)
     assert result.unsettled == ["d/b"]
     assert "d/b" in result.entries
@@ -261,7 +261,7 @@ def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | No
     made = tmp_path / "upper"
     made.mkdir()
     make(made, files)
-    return scanned(made, base, kind=UpperScan, stats={})
+    return run_scan(made, base, kind=UpperScan, stats={})
 
 
 @pytest.mark.parametrize(
@@ -287,20 +287,20 @@ def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | No
 def test_paths_removed_by_an_upper_directory(
     root: Path, tmp_path: Path, files: Mapping[str, bytes | str | None], gone: list[str]
 ) -> None:
-    result = upper(tmp_path, scanned(root), files)
+    result = upper(tmp_path, run_scan(root), files)
     assert sorted(result.difference.removed) == gone
     assert not [path for path in result.entries if ".wh." in path]
 
 
 def test_other_extended_attributes_are_ignored(root: Path, tmp_path: Path) -> None:
-    base = scanned(root)
+    base = run_scan(root)
     (tmp_path / "upper").mkdir()
     (tmp_path / "upper" / "a").touch()
     try:
         os.setxattr(tmp_path / "upper" / "a", "user.other.whiteout", b"y")
     except OSError:
         return  # a file system without attributes
-    result = scanned(tmp_path / "upper", base, kind=UpperScan, stats={})
+    result = run_scan(tmp_path / "upper", base, kind=UpperScan, stats={})
     assert result.difference.removed == []
     assert result.entries["a"].size == 0
 
@@ -309,7 +309,7 @@ def test_a_renamed_root_is_refused(root: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "listxattr", lambda handle: ["trusted.overlay.redirect"])
     monkeypatch.setattr(os, "getxattr", lambda handle, name: b"/elsewhere")
     with pytest.raises(InvalidInput, match=r"'\.' was renamed as a whole: mount with redirect_dir=off"):
-        upper(tmp_path, scanned(root), {"a": b"1"})
+        upper(tmp_path, run_scan(root), {"a": b"1"})
 
 
 def test_a_file_system_without_attributes_has_no_overlay_attributes(
@@ -319,5 +319,5 @@ def test_a_file_system_without_attributes_has_no_overlay_attributes(
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "listxattr", failing)
-    result = upper(tmp_path, scanned(root), {"a": b"other", ".wh.l": b""})
-    assert (changed(result), result.difference.removed) == (["a"], ["l"])
+    result = upper(tmp_path, run_scan(root), {"a": b"other", ".wh.l": b""})
+    assert (changed_paths(result), result.difference.removed) == (["a"], ["l"])

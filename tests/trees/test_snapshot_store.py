@@ -82,7 +82,7 @@ def test_a_snapshot_is_what_was_recorded(world: World) -> None:
     assert world.acme.snapshots.get(made.id) == made
     assert (made.step, made.kind, made.parent_id, made.depth) == (3, "imported", NEVER, 0)
     assert (made.entry_count, made.tree_bytes, made.run_id) == (1, 12, world.run_id)
-    assert made.size_bytes > 12, "the file, and the list of what there is"
+    assert made.size_bytes > 12, "the file, and the manifest"
 
 
 def test_an_id_may_be_any_form_of_a_uuid(world: World) -> None:
@@ -138,7 +138,7 @@ def test_recording_again_returns_the_snapshot(world: World) -> None:
     world.clock.advance(60)
     assert step(world.acme.snapshots._async._record(new)) == first
     assert world.acme.snapshots.usage().count == 1
-    assert world.acme.snapshots.usage().layers == 1, "nothing was added for it"
+    assert world.acme.snapshots.usage().layers == 1, "nothing was added"
 
 
 @pytest.mark.parametrize("other", [{"step": 2}, {"step": None}, {"kind": "dirty"}, {"run_id": ""}])
@@ -258,7 +258,7 @@ def test_lists_of_a_run_a_step_and_a_kind(world: World) -> None:
     assert listed(run_id=NEVER) == set()
 
 
-def paged(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
+def list_pages(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
     """All pages of a list."""
     page = tenant.snapshots.list(limit=limit, **asked)
     pages = [page]
@@ -274,8 +274,8 @@ def test_pages_return_each_snapshot_once(either: World) -> None:
     made.sort(key=lambda snapshot: (snapshot.created_at, snapshot.id), reverse=True)
     for limit in (1, 2, 4, 5):
         expected_pages = [made[at : at + limit] for at in range(0, 6, limit)]
-        assert paged(either.acme, limit) == expected_pages
-        assert paged(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
+        assert list_pages(either.acme, limit) == expected_pages
+        assert list_pages(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
 
 
 def test_pages_continue_after_newer_snapshots_were_added(world: World) -> None:

@@ -41,7 +41,7 @@ def walk(root: Path, known_values: Mapping[str, Stat] | None = None, **other: An
     return Walk(str(root), known=known_values or {}, **{**arguments, **other})
 
 
-def found(walked: Walk) -> list[str]:
+def found_paths(walked: Walk) -> list[str]:
     """Return all paths that a walk finds, in order."""
     return [changed.path for folder in walked.folders() for changed in folder.changed]
 
@@ -61,7 +61,7 @@ def known_of(root: Path) -> dict[str, Stat]:
 
 def test_a_walk_is_ordered_by_names_with_directories_first(root: Path) -> None:
     make(root, TREE)
-    assert found(walk(root)) == ["a", "d", "l", "z", "d/b", "d/e", "d/e/c"]
+    assert found_paths(walk(root)) == ["a", "d", "l", "z", "d/b", "d/e", "d/e/c"]
 
 
 def test_each_directory_is_yielded_once_with_its_names(root: Path) -> None:
@@ -92,20 +92,20 @@ def test_an_empty_tree_is_an_empty_root(root: Path) -> None:
 def test_names_of_any_bytes_are_found(root: Path) -> None:
     for name in (b"\xff", b"line\nbreak", "é".encode(), b" ", b"-rf"):
         (root / os.fsdecode(name)).touch()
-    assert found(walk(root)) == sorted(["\udcff", "line\nbreak", "é", " ", "-rf"])
+    assert found_paths(walk(root)) == sorted(["\udcff", "line\nbreak", "é", " ", "-rf"])
 
 
 def test_a_link_to_a_directory_is_not_entered(root: Path, tmp_path: Path) -> None:
     make(tmp_path / "outside", {"secret": b"s"})
     (root / "link").symlink_to("../outside")
     (root / "self").symlink_to(".")
-    assert found(walk(root)) == ["link", "self"]
+    assert found_paths(walk(root)) == ["link", "self"]
 
 
 def test_a_root_may_be_a_link(root: Path, tmp_path: Path) -> None:
     make(root, {"a": b"1"})
     (tmp_path / "link").symlink_to("tree")
-    assert found(walk(tmp_path / "link")) == ["a"]
+    assert found_paths(walk(tmp_path / "link")) == ["a"]
 
 
 # Ignored paths
@@ -119,13 +119,13 @@ def test_an_ignored_directory_is_not_entered(root: Path) -> None:
         asked.append((path, is_folder))
         return path == "d"
 
-    assert found(walk(root, ignores=ignores)) == ["a", "l", "z"]
+    assert found_paths(walk(root, ignores=ignores)) == ["a", "l", "z"]
     assert sorted(asked) == [("a", False), ("d", True), ("l", False), ("z", True)]
 
 
 def test_a_link_to_a_directory_is_matched_as_a_file(root: Path) -> None:
     make(root, {"d/x": b"1", "l": "d"})
-    assert found(walk(root, ignores=lambda path, is_folder: is_folder)) == ["l"]
+    assert found_paths(walk(root, ignores=lambda path, is_folder: is_folder)) == ["l"]
 
 
 def test_known_paths_are_not_matched_against_patterns(root: Path) -> None:
@@ -134,7 +134,7 @@ def test_known_paths_are_not_matched_against_patterns(root: Path) -> None:
     make(root, {"c": b"3"})
     asked: list[str] = []
     walked = walk(root, known_values, ignores=lambda path, is_folder: bool(asked.append(path)))
-    assert found(walked) == ["c"]
+    assert found_paths(walked) == ["c"]
     assert asked == ["c"]
 
 
@@ -170,7 +170,7 @@ def test_only_changed_paths_are_found(
     known_values = known_of(root)
     change(root)
     walked = walk(root, known_values)
-    assert sorted(found(walked)) == expected
+    assert sorted(found_paths(walked)) == expected
     assert sorted(walked.doubted) == doubted
 
 
@@ -179,7 +179,7 @@ def test_paths_of_unknown_state_are_examined(root: Path) -> None:
     known_values = known_of(root)
     unsure = [path for path in ("d", "a") if known_values.pop(path)]
     walked = walk(root, known_values, unsure=unsure)
-    assert sorted(found(walked)) == ["a", "d"]
+    assert sorted(found_paths(walked)) == ["a", "d"]
     assert sorted(walked.doubted) == ["a", "d"]
 
 
@@ -188,7 +188,7 @@ def test_a_directory_replaced_by_a_file_is_found_as_a_file(root: Path) -> None:
     known_values = known_of(root)
     (root / "z").rmdir()
     (root / "z").write_bytes(b"file")
-    assert found(walk(root, known_values)) == ["z"]
+    assert found_paths(walk(root, known_values)) == ["z"]
 
 
 def test_a_directory_replaced_by_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_directory_replaced_by_a_link_is_not_followed(root: Path, tmp_path: Pa
     (root / "d").rename(tmp_path / "moved")
     (root / "d").symlink_to("../moved")
     (tmp_path / "moved" / "b").write_bytes(b"changed outside")
-    assert found(walk(root, known_values)) == ["d"]
+    assert found_paths(walk(root, known_values)) == ["d"]
 
 
 def test_no_path_is_found_twice(root: Path) -> None:
@@ -206,7 +206,7 @@ def test_no_path_is_found_twice(root: Path) -> None:
     for path in [*root.rglob("*")]:
         os.utime(path, ns=(5, 5))
     make(root, {f"{a}/new/{c}": b"1" for a in "xyz" for c in "xyz"})
-    existing = found(walk(root, known_values))
+    existing = found_paths(walk(root, known_values))
     assert sorted(existing) == sorted({path for path in known_of(root) if path})
 
 
@@ -219,13 +219,13 @@ def deep(root: Path, count: int) -> None:
 
 def test_directories_up_to_the_maximum_depth_are_walked(root: Path) -> None:
     deep(root, 5)
-    assert len(found(walk(root, max_depth=5))) == 5
+    assert len(found_paths(walk(root, max_depth=5))) == 5
 
 
 def test_a_directory_too_deep_is_refused_with_its_path(root: Path) -> None:
     deep(root, 6)
     with raises(LimitExceeded, limit="tree_depth", maximum=5):
-        found(walk(root, max_depth=5))
+        found_paths(walk(root, max_depth=5))
 
 
 def test_a_known_directory_too_deep_is_refused(root: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_known_directory_too_deep_is_refused(root: Path) -> None:
     known_values = known_of(root)
     (root / "d/d/d/d/d/d/new").touch()
     with raises(LimitExceeded, limit="tree_depth"):
-        found(walk(root, known_values, max_depth=5))
+        found_paths(walk(root, known_values, max_depth=5))
 
 
 def test_a_tree_far_over_the_limit_is_not_walked_completely(root: Path) -> None:
@@ -241,8 +241,8 @@ def test_a_tree_far_over_the_limit_is_not_walked_completely(root: Path) -> None:
     seen: list[str] = []
     walked = walk(root, max_entries=20, ignores=lambda path, is_folder: bool(seen.append(path)))
     with raises(LimitExceeded, limit="tree_entries", maximum=20):
-        found(walked)
-    assert len(seen) == 10 + 20, "the root, and the two directories that were too much"
+        found_paths(walked)
+    assert len(seen) == 10 + 20, "the root, and the two directories over the limit"
 
 
 def test_known_paths_count_towards_the_limit(root: Path) -> None:
@@ -250,7 +250,7 @@ def test_known_paths_count_towards_the_limit(root: Path) -> None:
     known_values = known_of(root)
     make(root, {"new/a": b"", "new/b": b""})
     with raises(LimitExceeded, limit="tree_entries"):
-        found(walk(root, known_values, max_entries=10))
+        found_paths(walk(root, known_values, max_entries=10))
 
 
 # Errors
@@ -313,7 +313,7 @@ def test_an_unreadable_directory_is_reported_once(root: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "open", refusing)
     walked = walk(root, unsure=["closed", "closed/x"])
-    assert "open/x" in found(walked)
+    assert "open/x" in found_paths(walked)
     assert walked.skipped == [SkippedEntry("closed", "permission denied")]
 
 

@@ -43,7 +43,7 @@ ARCHIVES, TREES_MADE = 1_000, 4_000
 """Mutations, 5,000 in all."""
 
 
-def taken_in(
+def import_bytes(
     content: bytes, limits: Limits = LIMITS, *, outside_links: bool = False
 ) -> tuple[Mapping[str, TreeEntry], dict[bytes, bytes]]:
     """Import an archive; return its entries, and their objects."""
@@ -54,7 +54,7 @@ def taken_in(
     }
 
 
-def written(
+def write_tree(
     root: Path, entries: Mapping[str, TreeEntry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS
 ) -> None:
     """Restore a tree with all validation."""
@@ -102,7 +102,7 @@ def test_there_are_enough_hostile_archives() -> None:
 def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, around: Around) -> None:
     content = archive(*ESCAPES[name]) if name in ESCAPES else BYTES[name]()
     with pytest.raises(InvalidInput) as caught:
-        written(around.root, *taken_in(content))
+        write_tree(around.root, *import_bytes(content))
     assert str(caught.value)
     assert around.is_untouched()
     assert fingerprint(around.root) == {}
@@ -124,27 +124,27 @@ def test_the_store_refuses_hostile_archives_and_records_nothing(tmp_path: Path) 
 
 
 def test_a_harmless_archive_is_restored(around: Around) -> None:
-    entries, bodies = taken_in(packed(harmless()))
-    written(around.root, entries, bodies)
+    entries, bodies = import_bytes(packed(harmless()))
+    write_tree(around.root, entries, bodies)
     assert around.is_untouched()
     assert (around.root / "d" / "link").read_bytes() == LOOT * 40
     assert (around.root / "second").read_bytes() == (around.root / "larger").read_bytes()
-    assert os.stat(around.root / "second").st_nlink == 1, "nothing is linked"
+    assert os.stat(around.root / "second").st_nlink == 1, "no link was created"
     named = os.stat(os.fsencode(around.root) + b"/\xc3\xa4\xc3\xb6\xc3\xbc \xff")
     assert (named.st_mtime_ns, named.st_size) == (1_234_567_890_123_456_789, 5)
 
 
 def test_missing_parent_directories_are_created(around: Around) -> None:
-    written(around.root, *taken_in(archive(member("a/b/c", LOOT), folder("./a"), folder("."))))
+    write_tree(around.root, *import_bytes(archive(member("a/b/c", LOOT), folder("./a"), folder("."))))
     assert (around.root / "a" / "b" / "c").read_bytes() == LOOT
     assert sorted(fingerprint(around.root)) == [b"a", b"a/b", b"a/b/c"]
 
 
 def test_outside_links_are_accepted_if_allowed_and_never_followed(around: Around) -> None:
     content = archive(link("out", "../outside"), link("etc", "/etc"), member("file", LOOT))
-    entries, bodies = taken_in(content, outside_links=True)
-    written(around.root, entries, bodies)
-    written(around.root, {**entries, "more": replace(entries["file"], path="more")}, bodies)
+    entries, bodies = import_bytes(content, outside_links=True)
+    write_tree(around.root, entries, bodies)
+    write_tree(around.root, {**entries, "more": replace(entries["file"], path="more")}, bodies)
     assert around.is_untouched()
     assert os.readlink(around.root / "etc") == "/etc"
 
@@ -157,7 +157,7 @@ def test_links_within_the_tree_are_accepted(around: Around) -> None:
         link("dangling", "no/where"),
         link("l", "l2"),
     )
-    entries, _ = taken_in(content)
+    entries, _ = import_bytes(content)
     assert {path for path, entry in entries.items() if entry.kind == "symlink"} == {
         "a/b/up",
         "a/b/round",
@@ -178,7 +178,7 @@ def test_links_within_the_tree_are_accepted(around: Around) -> None:
 )
 def test_each_limit_has_a_name(limits: Limits, named: str) -> None:
     with pytest.raises(LimitExceeded, match=named):
-        taken_in(packed(harmless()), limits)
+        import_bytes(packed(harmless()), limits)
 
 
 def test_a_decompression_bomb_is_stopped_early() -> None:
@@ -186,11 +186,11 @@ def test_a_decompression_bomb_is_stopped_early() -> None:
     tracemalloc.start()
     try:
         with raises(LimitExceeded, limit="archive_ratio"):
-            taken_in(bomb)
+            import_bytes(bomb)
         assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
     finally:
         tracemalloc.stop()
-    entries, _ = taken_in(bomb, Limits(archive_ratio=100_000))
+    entries, _ = import_bytes(bomb, Limits(archive_ratio=100_000))
     assert entries["bomb"].size == 40 * 1024 * 1024
 
 
@@ -198,14 +198,14 @@ def test_missing_parent_directories_count_as_entries() -> None:
     names = [f"{number}/" + "d/" * 150 + "f" for number in range(100)]
     content = archive(*(member(name) for name in names), *(member("x") for _ in range(2)))
     with raises(LimitExceeded, limit="tree_entries"):  # and not the name that is there twice, at the end
-        taken_in(content, Limits(tree_entries=10_000))
+        import_bytes(content, Limits(tree_entries=10_000))
 
 
 def test_expensive_links_are_refused_after_bounded_work() -> None:
     """Forty links, each through all others and each with a target of two thousand steps: 80,000 steps for each of them."""
     around = "/".join(["d/.."] * 600)
     links = [link(f"l{number}", f"{around}/l{number + 1}") for number in range(39)]
-    entries, _ = taken_in(archive(folder("d"), *links), outside_links=True)
+    entries, _ = import_bytes(archive(folder("d"), *links), outside_links=True)
     looked_up = 0
 
     class Counting(dict[str, TreeEntry]):
@@ -229,19 +229,19 @@ def test_archives_of_all_tar_formats_are_read() -> None:
         (tarfile.PAX_FORMAT, long),
     ):
         buffer = info.tobuf(style) + content + bytes(-len(content) % 512) + bytes(1024)
-        entries, _ = taken_in(packed(buffer))
+        entries, _ = import_bytes(packed(buffer))
         assert (entries[seen].size, entries[seen].mtime_ns) == (len(LOOT), 12 * SECOND_NS)
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", pax_headers={"mtime": "7.25", "comment": "all of them"}) as made:
         made.addfile(*[member("a", LOOT)[0], io.BytesIO(LOOT)])
-    assert taken_in(packed(file.getvalue()))[0]["a"].mtime_ns == 7_250_000_000
+    assert import_bytes(packed(file.getvalue()))[0]["a"].mtime_ns == 7_250_000_000
     old = bytearray(member("before/")[0].tobuf(tarfile.USTAR_FORMAT))
     old[156:157], old[257:265], old[148:156] = b"\0", bytes(8), b" " * 8
     old[148:156] = b"%06o\0 " % sum(old)
-    assert taken_in(packed(bytes(old) + bytes(1024)))[0]["before"].kind == "dir"
+    assert import_bytes(packed(bytes(old) + bytes(1024)))[0]["before"].kind == "dir"
 
 
-def _damaged(content: bytes, random: Random) -> bytes:
+def _damage(content: bytes, random: Random) -> bytes:
     """An archive with something wrong: bytes changed, moved, cut or said twice, and mostly a checksum that is right."""
     result = bytearray(content)
     for _ in range(random.randint(1, 6)):
@@ -272,15 +272,15 @@ def _try_damaged(around: Around, seed: int, count: int) -> tuple[int, int]:
     good, random = harmless(), Random(seed)
     refused = accepted = 0
     for number in range(count):
-        content = _damaged(good, random)
+        content = _damage(good, random)
         try:
-            entries, bodies = taken_in(packed(content))
+            entries, bodies = import_bytes(packed(content))
         except HoldfastError:
             refused += 1
             continue
         accepted += 1
         if accepted % 8 == 0:  # the disk is what takes time
-            written(around.root, entries, bodies)
+            write_tree(around.root, entries, bodies)
             assert around.is_untouched(), f"seed {seed}, number {number}"
             around.clear()
     assert around.is_untouched()
@@ -349,7 +349,7 @@ TREES: dict[str, dict[str, TreeEntry]] = {
 @pytest.mark.parametrize("name", TREES)
 def test_a_hostile_tree_is_refused_before_anything_is_written(name: str, around: Around) -> None:
     with pytest.raises(InvalidInput, match="nothing was changed"):
-        written(around.root, TREES[name], {digest_of(LOOT): LOOT})
+        write_tree(around.root, TREES[name], {digest_of(LOOT): LOOT})
     assert fingerprint(around.root) == {}
     assert around.is_untouched()
 
@@ -388,7 +388,7 @@ def test_thousands_of_damaged_trees_put_nothing_outside(around: Around) -> None:
             continue
         result += 1
         if result % 4 == 0:
-            written(around.root, tree(*made), bodies)  # over whatever the last one has left there
+            write_tree(around.root, tree(*made), bodies)  # over whatever the last one has left there
             assert around.is_untouched()
     assert result > 100
     assert not Path("/tmp/loot").exists()
@@ -416,7 +416,7 @@ def test_links_created_during_a_restore_are_not_followed(around: Around, monkeyp
         with monkeypatch.context() as patched:
             patched.setattr(os, "open", disturbed)
             try:
-                written(around.root, wanted, {digest_of(LOOT): LOOT})
+                write_tree(around.root, wanted, {digest_of(LOOT): LOOT})
             except (HoldfastError, OSError):
                 pass
         assert around.is_untouched(), turn

@@ -19,14 +19,14 @@ from tests.workspaces.fingerprints import fingerprint, grow, put
 from tests.workspaces.worlds import World
 
 
-def exported(world: World, root: Path, file: Path, **how: object) -> str:
+def export_tree(world: World, root: Path, file: Path, **how: object) -> str:
     """The id of a snapshot of a directory that was written to a file."""
     snapshot = world.capture(root, ignore_defaults=False, **how).snapshot
     world.do(world.acme.workspaces.export(snapshot.id, file))
     return snapshot.id
 
 
-def brought(world: World, file: Path, out: Path, **how: object) -> None:
+def import_and_restore(world: World, file: Path, out: Path, **how: object) -> None:
     """An archive, by way of a snapshot, in a directory."""
     taken = world.do(world.acme.workspaces.import_archive(world.run_id, file, **how))
     assert taken.snapshot.kind == "imported"
@@ -40,8 +40,8 @@ def test_an_exported_tree_is_imported_unchanged(world: World, tree: Path, tmp_pa
     put(tree, "old", b"1", at_ns=-1_500_000_000)
     (tree / "src" / "bytes").symlink_to("\udcff")
     before = fingerprint(tree)
-    exported(world, tree, tmp_path / "a.tar.zst")
-    brought(world, tmp_path / "a.tar.zst", tmp_path / "out")
+    export_tree(world, tree, tmp_path / "a.tar.zst")
+    import_and_restore(world, tmp_path / "a.tar.zst", tmp_path / "out")
     assert fingerprint(tmp_path / "out") == before
 
 
@@ -54,14 +54,14 @@ def test_the_same_tree_makes_the_same_archive(small: World, tmp_path: Path) -> N
         if number == 2:  # made in another order, by way of another snapshot
             shutil.copytree(root, tmp_path / "copy", symlinks=True)
             small.capture(tmp_path / "copy")
-        exported(small, root, tmp_path / f"{number}.tar.zst")
+        export_tree(small, root, tmp_path / f"{number}.tar.zst")
     first, second, third = ((tmp_path / f"{number}.tar.zst").read_bytes() for number in (1, 2, 3))
     assert first == second
     assert first != third
 
 
 def test_other_tar_programs_can_read_an_export(small: World, tree: Path, tmp_path: Path) -> None:
-    exported(small, tree, tmp_path / "a.tar.zst")
+    export_tree(small, tree, tmp_path / "a.tar.zst")
     plain = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "a.tar.zst").read_bytes())
     with tarfile.open(fileobj=io.BytesIO(plain), errors="surrogateescape") as archive:
         assert {member.name for member in archive} == {os.fsdecode(path) for path in fingerprint(tree)}
@@ -83,21 +83,21 @@ def test_archives_of_the_tar_program_can_be_imported(small: World, tmp_path: Pat
         made = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
         file = tmp_path / f"{kind}.tar.zst"
         file.write_bytes(zstandard.ZstdCompressor().compress(made))
-        brought(small, file, tmp_path / kind)
+        import_and_restore(small, file, tmp_path / kind)
         assert fingerprint(tmp_path / kind, times=False) == fingerprint(root, times=False)
 
 
 def test_links_out_of_the_tree_need_outside_links(small: World, tree: Path, tmp_path: Path) -> None:
     (tree / "src" / "out").symlink_to("../../elsewhere")
-    exported(small, tree, tmp_path / "a.tar.zst")
+    export_tree(small, tree, tmp_path / "a.tar.zst")
     with pytest.raises(InvalidInput, match="outside_links"):
-        brought(small, tmp_path / "a.tar.zst", tmp_path / "out")
-    brought(small, tmp_path / "a.tar.zst", tmp_path / "out", outside_links=True)
+        import_and_restore(small, tmp_path / "a.tar.zst", tmp_path / "out")
+    import_and_restore(small, tmp_path / "a.tar.zst", tmp_path / "out", outside_links=True)
     assert fingerprint(tmp_path / "out") == fingerprint(tree)
 
 
 def test_an_import_can_be_repeated(small: World, tree: Path, tmp_path: Path) -> None:
-    exported(small, tree, tmp_path / "a.tar.zst")
+    export_tree(small, tree, tmp_path / "a.tar.zst")
     id = "00000000-0000-7000-8000-00000000000a"
     taken = [
         small.acme.workspaces.import_archive(small.run_id, tmp_path / "a.tar.zst", outside_links=True, id=id, step=3)
@@ -121,7 +121,7 @@ def test_unusable_files_are_refused(small: World, tree: Path, tmp_path: Path) ->
 
 def test_an_export_that_fails_leaves_the_old_file(small: World, tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
-    snapshot = exported(small, tree, file)
+    snapshot = export_tree(small, tree, file)
     before = file.read_bytes()
 
     def fails(count: int) -> None:
@@ -137,7 +137,7 @@ def test_an_export_overwrites_only_with_replace_and_is_private(small: World, tre
     file, victim = tmp_path / "a.tar.zst", tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "a.tar.zst.part").symlink_to(victim)
-    snapshot = exported(small, tree, file)
+    snapshot = export_tree(small, tree, file)
     assert file.stat().st_mode & 0o777 == 0o600
     written = file.read_bytes()
     file.write_bytes(b"of another process")

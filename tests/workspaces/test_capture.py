@@ -105,7 +105,7 @@ def test_large_and_sparse_files(small: World, tmp_path: Path, later: None) -> No
     (root / "zeros").write_bytes(bytes(2 * contents.CHUNK + 1))
     first = small.capture(root)
     tree = small.acme.snapshots.tree(first.snapshot.id)
-    assert small.acme.snapshots.usage().stored_bytes < len(big) * 1.01 + 5_000, "zeros are stored nowhere"
+    assert small.acme.snapshots.usage().stored_bytes < len(big) * 1.01 + 5_000, "zeros are not stored"
     assert [piece.length for piece in tree.entries["nothing"].pieces] == [2**40]
     assert len(tree.entries["sparse"].pieces) == 3
     assert tree.entries["zeros"].size == sum(piece.length for piece in tree.entries["zeros"].pieces)
@@ -322,7 +322,7 @@ def test_after_many_differences_a_tree_is_stored_whole(tmp_path: Path) -> None:
         taken.append((world.capture(root).snapshot, on_disk(root)))
     assert [snapshot.depth for snapshot, _ in taken] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     world.acme.snapshots.delete([snapshot.id for snapshot, _ in taken[:8]], reason="old")
-    assert world.acme.snapshots.usage().layers == 2, "what lay below the whole one is needed no longer"
+    assert world.acme.snapshots.usage().layers == 2, "the layers below the whole tree are not needed any more"
     world.acme.objects.prune(grace_s=0)
     world.acme.objects.prune(grace_s=0)
     for snapshot, existing in taken[8:]:
@@ -344,7 +344,7 @@ def test_packs_are_stored_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> No
     with Holdfast(str(path), limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id)
-        assert not (tmp_path / "agents.db.packs").exists(), "made when it is needed"
+        assert not (tmp_path / "agents.db.packs").exists(), "created when it is needed"
         assert acme.objects.prune().packs == 0
         taken = acme.workspaces.capture(run.id, tree).snapshot
         assert acme.objects.usage().packs == 1
@@ -374,14 +374,14 @@ def test_only_the_end_of_an_appended_file_is_stored(small: World, tmp_path: Path
     (root / "log").write_bytes(b"!" + lines[1:] + b"more")
     last = small.capture(root).snapshot
     assert small.described(last) == on_disk(root)
-    assert last.size_bytes > 100_000, "it did not only grow"
+    assert last.size_bytes > 100_000, "it was not only appended to"
 
 
 def test_a_file_that_became_readable_is_captured(as_nobody: Path, later: None) -> None:
     world = World(":memory:")
     for _ in range(2):
         captured = world.capture(as_nobody)
-        assert [skipped.path for skipped in captured.skipped] == ["closed", "folder"], "it is said each time"
+        assert [skipped.path for skipped in captured.skipped] == ["closed", "folder"], "it is reported each time"
     euid = os.geteuid()
     os.seteuid(os.getuid())
     os.chmod(as_nobody / "closed", 0o644)
@@ -406,7 +406,7 @@ def test_unchanged_directories_are_not_listed(
     assert listed == []
     (tree / "src" / "new").write_bytes(b"x")
     assert small.capture(tree).changed == 2
-    assert len(listed) == 1, "only the directory that got a new name"
+    assert len(listed) == 1, "only the directory with a new name"
 
 
 def test_a_moved_directory_replaced_by_a_link_is_empty(small: World, tree: Path, later: None) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import Limits
 from holdfast.trees import contents, stat_cache
-from tests.workspaces.worlds import World, make, on_disk, ticked
+from tests.workspaces.worlds import World, make, on_disk, wait_for_tick
 
 NAMES = st.binary(min_size=1, max_size=6).map(
     lambda raw: raw.replace(b"/", b"_").replace(b"\0", b"0").decode("utf-8", "surrogateescape")
@@ -87,10 +87,10 @@ def check(tmp_path: Path, steps: Steps, depth: int, removed: set[int]) -> None:
     try:
         taken = []
         for changes in steps:
-            ticked()
+            wait_for_tick()
             for what, path, value in changes:
                 change(root, what, path, value)
-            ticked()
+            wait_for_tick()
             with mock.patch.object(stat_cache, "GRAIN_NS", 0):  # so that recent states are used
                 captured = world.capture(root)
             assert (captured.skipped, captured.unsettled) == ([], [])

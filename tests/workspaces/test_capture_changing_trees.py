@@ -86,7 +86,7 @@ def test_files_that_cross_the_chunk_size_while_changing(small: World, tree: Path
     with pytest.MonkeyPatch.context() as patch:
         after_reading(patch, tree / "grows", lambda turn: turn > 1 or os.truncate(tree / "grows", 2 * contents.CHUNK))
         captured = small.capture(tree)
-    assert small.described(captured.snapshot) == on_disk(tree), "the second time it was the same"
+    assert small.described(captured.snapshot) == on_disk(tree), "the second read was consistent"
     with pytest.MonkeyPatch.context() as patch:
         after_reading(patch, tree / "shrinks", lambda turn: turn > 1 or os.truncate(tree / "shrinks", 10))
         (tree / "shrinks").touch()

@@ -77,7 +77,7 @@ def begun(tmp_path: Path, two_trees: tuple[Path, Path]) -> tuple[Path, str]:
     return folder, world.run_id
 
 
-def dies(
+def die_during_capture(
     folder: Path, run_id: str, tree: Path, dying: Dying, patch: pytest.MonkeyPatch, limits: Limits = SMALL
 ) -> bool:
     """Die while a tree is captured; return whether that happened."""
@@ -113,10 +113,10 @@ def test_a_death_at_any_point_leaves_a_whole_snapshot_or_none(
     result = set()
     for at in range(1, 200):
         folder = Path(shutil.copytree(begun[0], tmp_path / f"{at}"))
-        has_died = dies(folder, begun[1], two_trees[1], Dying(at, after=after), monkeypatch)
+        has_died = die_during_capture(folder, begun[1], two_trees[1], Dying(at, after=after), monkeypatch)
         result.add(check_after_death(folder, two_trees))
         if not has_died:
-            assert at > 20, "hardly anything was done"
+            assert at > 20, "too few steps were played"
             assert result == {1, 2}
             return
     raise AssertionError("it never came to an end")

@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def diffed(world: World, root: Path, change: Any, **how: Any) -> dict[str, Any]:
+def diff_after(world: World, root: Path, change: Any, **how: Any) -> dict[str, Any]:
     """The changes that something makes to a tree."""
     before = world.capture(root).snapshot.id
     change()
@@ -52,7 +52,7 @@ def test_every_kind_of_change_is_listed_and_shown(world: World, root: Path) -> N
         (root / "link").symlink_to("elsewhere")
         os.utime(root / "touched", ns=(5, 5))
 
-    result = diffed(world, root, changes)
+    result = diff_after(world, root, changes)
     assert {path: change.kind for path, change in result.items()} == {
         "added.txt": "added",
         "bits.sh": "mode",
@@ -81,7 +81,7 @@ def test_every_kind_of_change_is_listed_and_shown(world: World, root: Path) -> N
 
 def test_without_text_contents_are_not_read(small: World, root: Path) -> None:
     put(root, "a", b"1")
-    result = diffed(small, root, lambda: put(root, "a", b"2"), text=False)
+    result = diff_after(small, root, lambda: put(root, "a", b"2"), text=False)
     assert (result["a"].kind, result["a"].text) == ("changed", None)
 
 
@@ -94,7 +94,7 @@ def test_a_large_file_is_only_reported_to_differ(tmp_path: Path, root: Path) -> 
         put(root, "large", b"other\n" * 30)
         put(root, "small", b"other\n" * 10)
 
-    result = diffed(world, root, changes)
+    result = diff_after(world, root, changes)
     assert result["large"].text.endswith("Files of more than 100 bytes differ\n")
     assert "@@" in result["small"].text
     world.close()
@@ -106,7 +106,7 @@ def test_names_and_lines_that_are_not_text_can_be_printed(small: World, root: Pa
         put(root, "lines", b"one\r\ntwo\rthree\n")
         put(root, "latin", b"gr\xfcn\n")
 
-    result = diffed(small, root, changes)
+    result = diff_after(small, root, changes)
     for text_change in result.values():
         text_change.text.encode()
     assert "Binary files" in result["latin"].text
@@ -115,7 +115,7 @@ def test_names_and_lines_that_are_not_text_can_be_printed(small: World, root: Pa
 
 def test_a_snapshot_does_not_differ_from_itself(small: World, root: Path) -> None:
     grow(root, Random(2))
-    assert diffed(small, root, lambda: None) == {}
+    assert diff_after(small, root, lambda: None) == {}
     with pytest.raises(NotFound):
         small.acme.workspaces.diff("00000000-0000-7000-8000-000000000000", small.capture(root).snapshot.id)
 
@@ -140,7 +140,7 @@ def test_git_applies_the_diff_to_the_same_tree(small: World, root: Path, tmp_pat
         (root / "d2" / "f2").rename(root / "moved")
         put(root, "new/file", b"last line without end")
 
-    result = diffed(small, root, changes)
+    result = diff_after(small, root, changes)
     patch = "".join(change.text for change in result.values() if "040" not in change.text.split("\n", 2)[1])
     command = ["git", "apply", "--unsafe-paths", "--directory", str(existing), "-"]
     outcome = subprocess.run(

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Limits, PackStorage
 from holdfast.stores.workspace.squash import Squasher
-from tests.workspaces.test_capture_crashes import Dying, check_nothing_is_left, dies
+from tests.workspaces.test_capture_crashes import Dying, check_nothing_is_left, die_during_capture
 from tests.workspaces.worlds import World, make, on_disk
 
 CAPTURES, SIZE, KEPT, BOUND = 30, 300_000, 10, 15
@@ -43,14 +43,14 @@ def test_objects_are_freed_by_the_capture_that_removes_their_snapshot(
         assert used.stored_bytes < BOUND * SIZE, number
         assert bytes_in(tmp_path / "packs") < BOUND * SIZE, number
     if with_packs:
-        assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "they lie there"
+        assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "the packs are in that directory"
     assert world.acme.snapshots.usage().count == KEPT
     assert world.acme.objects.verify().damaged == []
     for snapshot, existing in last:
         assert world.described(snapshot) == existing
     world.close()
     if "://" not in url:
-        assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, when the log is moved into the file"
+        assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, after a WAL checkpoint"
 
 
 def test_small_changes_do_not_store_a_large_tree_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_death_while_freeing_leaves_whole_snapshots_and_no_leftovers(
     make(root, {"0": random.randbytes(2_000), "2": random.randbytes(2_000)})
     for at in range(1, 400):
         folder = Path(shutil.copytree(begun, tmp_path / f"{at}"))
-        has_died = dies(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
+        has_died = die_during_capture(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
         place = PackStorage(folder / "packs")
         heir = World(str(folder / "w.db"), packs=place, limits=FEW)
         existing = {snapshot.id: snapshot for snapshot in heir.acme.snapshots.list(run_id=world.run_id)}
@@ -104,7 +104,7 @@ def test_a_death_while_freeing_leaves_whole_snapshots_and_no_leftovers(
         heir.close()
         shutil.rmtree(folder)
         if not has_died:
-            assert at > 60, "hardly anything was done"
+            assert at > 60, "too few steps were played"
             return
     raise AssertionError("it never came to an end")
 

@@ -21,7 +21,7 @@ from holdfast.trees.prefetch import ObjectBodies
 from holdfast.types import Snapshot
 from holdfast.workspaces.restore import Restorer
 from tests.workspaces.fingerprints import change, fingerprint, grow, put
-from tests.workspaces.worlds import ticked
+from tests.workspaces.worlds import wait_for_tick
 
 
 def a_run(acme: TenantHandle) -> str:
@@ -61,11 +61,11 @@ def a_tree(folders: pytest.TempPathFactory, random: Random) -> Iterator[tuple[Te
     shutil.rmtree(place)
 
 
-def captured(acme: TenantHandle, run: str, root: Path) -> Snapshot:
+def capture_tree(acme: TenantHandle, run: str, root: Path) -> Snapshot:
     """A snapshot, before which and after which some time has passed."""
-    ticked()
+    wait_for_tick()
     result = acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
-    ticked()
+    wait_for_tick()
     return result
 
 
@@ -74,10 +74,10 @@ def several(acme: TenantHandle, root: Path) -> tuple[Snapshot, Snapshot]:
     run = a_run(acme)
     for number in range(50):
         put(root, f"folder {number % 5}/file {number}", b"%d" % number)
-    first = captured(acme, run, root)
+    first = capture_tree(acme, run, root)
     put(root, "folder 1/file 1", b"ONE")
     put(root, "folder 2/new", b"new")
-    return first, captured(acme, run, root)
+    return first, capture_tree(acme, run, root)
 
 
 def test_unchanged_files_are_not_read(tmp_path: Path, young: None, read: list[str]) -> None:
@@ -86,7 +86,7 @@ def test_unchanged_files_are_not_read(tmp_path: Path, young: None, read: list[st
         acme = hf.tenant("acme")
         first, second = several(acme, root)
         put(root, "folder 3/file 3", b"3")  # rewritten with its content
-        ticked()
+        wait_for_tick()
         read.clear()
         result = acme.workspaces.restore(first.id, root, replace=True)
         assert (result.written, result.removed) == (1, 1)
@@ -115,12 +115,12 @@ def test_the_cache_is_not_used_with_other_ignore_patterns(tmp_path: Path, young:
         acme = hf.tenant("acme")
         run = a_run(acme)
         put(root, "kept", b"1")
-        all_of_it = captured(acme, run, root)
+        all_of_it = capture_tree(acme, run, root)
         put(root, "made.log", b"1")
-        ticked()
+        wait_for_tick()
         acme.workspaces.capture(run, root, ignore=["*.log"], ignore_defaults=False)
         acme.workspaces.restore(all_of_it.id, root, replace=True)
-        assert sorted(os.listdir(root)) == ["kept"], "by its rules, the log is not wanted"
+        assert sorted(os.listdir(root)) == ["kept"], "the rules of the snapshot do not ignore the log"
 
 
 def test_a_removed_snapshot_of_the_cached_tree_is_no_error(tmp_path: Path, young: None) -> None:
@@ -157,17 +157,17 @@ def test_any_tree_is_restored_after_any_change(
     random, taken = Random(seed), list[tuple[Snapshot, object]]()
     with a_tree(tmp_path_factory, random) as (acme, run, root):
         for changes in steps:
-            taken.append((captured(acme, run, root), fingerprint(root)))
+            taken.append((capture_tree(acme, run, root), fingerprint(root)))
             for _ in range(changes):
                 change(root, random)
-            ticked()
+            wait_for_tick()
         for _ in range(4):
             snapshot, was = random.choice(taken)
             acme.workspaces.restore(snapshot.id, root, replace=True)
             assert fingerprint(root) == was, seed
-            ticked()
+            wait_for_tick()
             change(root, random)
-            ticked()
+            wait_for_tick()
 
 
 # What a restore leaves is known
@@ -179,12 +179,12 @@ def test_the_next_capture_is_based_on_the_restored_snapshot(tmp_path: Path, youn
         acme = hf.tenant("acme")
         first, _ = several(acme, root)
         acme.workspaces.restore(first.id, root, replace=True)
-        ticked()
+        wait_for_tick()
         again = acme.workspaces.capture(first.run_id, root, ignore_defaults=False)
         assert (again.changed, again.removed) == (0, 0)
         assert (again.snapshot.parent_id, again.snapshot.layer_id) == (first.id, first.layer_id)
         put(root, "folder 4/file 4", b"four")
-        ticked()
+        wait_for_tick()
         changed = acme.workspaces.capture(first.run_id, root, ignore_defaults=False)
         assert (changed.changed, changed.removed) == (1, 0)
 
@@ -200,10 +200,10 @@ def test_a_rewind_and_its_redo_update_the_cache(tmp_path: Path, young: None) -> 
             acme.runs.step(first.run_id, epoch=claimed.epoch, iteration=number, state={}, snapshot=snapshot.id)
         acme.leases.release(first.run_id, epoch=claimed.epoch)
         acme.workspaces.rewind(first.run_id, 1, root)
-        ticked()
+        wait_for_tick()
         assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == first.layer_id
         acme.workspaces.redo(first.run_id, root)
-        ticked()
+        wait_for_tick()
         assert acme.workspaces.capture(first.run_id, root, ignore_defaults=False).snapshot.layer_id == second.layer_id
 
 
@@ -214,15 +214,15 @@ def test_paths_ignored_only_while_restoring_are_captured_afterwards(tmp_path: Pa
         run = a_run(acme)
         put(root, "folder/file", b"1")
         put(root, ".holdfastignore", b"*.tmp\n")
-        first = captured(acme, run, root)
+        first = capture_tree(acme, run, root)
         put(root, ".holdfastignore", b"*.tmp\n*.log\n")
         put(root, "folder/made.log", b"1")
-        ticked()
+        wait_for_tick()
         acme.workspaces.restore(first.id, root, replace=True)
         assert (root / ".holdfastignore").read_bytes() == b"*.tmp\n"
         assert (root / "folder" / "made.log").exists(), "ignored files stay"
-        ticked()
-        after = captured(acme, run, root)
+        wait_for_tick()
+        after = capture_tree(acme, run, root)
         assert "folder/made.log" in acme.snapshots.tree(after.id).entries
 
 
@@ -232,14 +232,14 @@ def test_a_directory_kept_for_ignored_paths_is_captured_afterwards(tmp_path: Pat
         acme = hf.tenant("acme")
         run = a_run(acme)
         put(root, ".holdfastignore", b"*.log\n")
-        first = captured(acme, run, root)
+        first = capture_tree(acme, run, root)
         put(root, "folder/file", b"1")
         put(root, "folder/made.log", b"1")
-        captured(acme, run, root)
+        capture_tree(acme, run, root)
         result = acme.workspaces.restore(first.id, root, replace=True)
         assert list(result.kept) == ["folder"]
-        ticked()
-        after = captured(acme, run, root)
+        wait_for_tick()
+        after = capture_tree(acme, run, root)
         assert sorted(acme.snapshots.tree(after.id).entries) == [".holdfastignore", "folder"]
 
 
@@ -249,10 +249,10 @@ def test_only_the_end_of_an_appended_file_is_fetched(tmp_path: Path, young: None
         acme = hf.tenant("acme")
         run = a_run(acme)
         put(root, "notes", Random(1).randbytes(40_000))
-        first = captured(acme, run, root)
+        first = capture_tree(acme, run, root)
         with (root / "notes").open("ab") as notes:
             notes.write(Random(2).randbytes(1_000))
-        second = captured(acme, run, root)
+        second = capture_tree(acme, run, root)
         long = {piece.object for piece in acme.snapshots.tree(first.id).entries["notes"].pieces}
         asked: list[bytes] = []
         really = Restorer.contents
@@ -266,13 +266,13 @@ def test_only_the_end_of_an_appended_file_is_fetched(tmp_path: Path, young: None
                 acme.workspaces.restore(first.id, root, replace=True)
                 assert (root / "notes").read_bytes() == Random(1).randbytes(40_000)
                 assert asked == []
-                ticked()
+                wait_for_tick()
                 acme.workspaces.restore(second.id, root, replace=True)
                 assert (root / "notes").stat().st_size == 41_000
                 assert asked
                 assert long.isdisjoint(asked)
                 asked.clear()
-                ticked()
+                wait_for_tick()
 
 
 def test_a_restored_snapshot_may_be_removed(tmp_path: Path, young: None) -> None:
@@ -284,8 +284,8 @@ def test_a_restored_snapshot_may_be_removed(tmp_path: Path, young: None) -> None
         was = fingerprint(root)
         acme.snapshots.delete([first.id], reason="test")
         acme.snapshots.collect()
-        ticked()
-        after = captured(acme, first.run_id, root)
+        wait_for_tick()
+        after = capture_tree(acme, first.run_id, root)
         shutil.rmtree(root)
         acme.workspaces.restore(after.id, root)
         assert fingerprint(root) == was
@@ -300,13 +300,13 @@ def test_captures_and_restores_in_any_order_lose_nothing(
     with a_tree(tmp_path_factory, random) as (acme, run, root):
         for is_capture in [True, *moves]:
             if is_capture:
-                taken.append((captured(acme, run, root), fingerprint(root)))
+                taken.append((capture_tree(acme, run, root), fingerprint(root)))
                 change(root, random)
             else:
                 snapshot, was = random.choice(taken)
                 acme.workspaces.restore(snapshot.id, root, replace=True)
                 assert fingerprint(root) == was, seed
-            ticked()
+            wait_for_tick()
         for number, (snapshot, was) in enumerate(taken):
             acme.workspaces.restore(snapshot.id, root.parent / f"again {number}")
             assert fingerprint(root.parent / f"again {number}") == was, seed

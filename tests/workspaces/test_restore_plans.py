@@ -47,7 +47,7 @@ def tree(*entries: TreeEntry) -> Tree:
     return {entry.path: entry for entry in entries}
 
 
-def planned(expected: Tree, existing: Tree) -> RestorePlan:
+def make_plan(expected: Tree, existing: Tree) -> RestorePlan:
     return restore.plan(expected, existing, validation.check(expected, LIMITS, known=existing))
 
 
@@ -60,15 +60,15 @@ def paths(entries: Sequence[TreeEntry]) -> list[str]:
 
 def test_equal_trees_need_no_changes() -> None:
     existing = tree(folder("d"), file("d/f"), link("l"))
-    assert planned(existing, dict(existing)).count == 0
+    assert make_plan(existing, dict(existing)).count == 0
 
 
 def test_paths_are_created_from_the_top_and_removed_from_the_bottom() -> None:
     expected = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
-    plan = planned(expected, {})
+    plan = make_plan(expected, {})
     assert paths(plan.folders) == ["a", "a/b", "a/b/c"]
     assert (paths(plan.files), paths(plan.links)) == (["a/b/c/f"], ["a/l"])
-    back = planned({}, expected)
+    back = make_plan({}, expected)
     assert back.remove == ["a/b/c/f", "a/b/c", "a/b", "a/l", "a"]
     assert back.count == 5
 
@@ -85,29 +85,29 @@ def test_paths_are_created_from_the_top_and_removed_from_the_bottom() -> None:
     ],
 )
 def test_a_file_is_written_only_if_its_content_differs(now: TreeEntry, part: str) -> None:
-    plan = planned(tree(file("x")), tree(now))
+    plan = make_plan(tree(file("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.count == (2 if now.kind == "dir" else 1)
-    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced at once"
+    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced atomically"
 
 
 @pytest.mark.parametrize(
     ("now", "part"), [(folder("x", mode=0o700), "settle"), (folder("x", mtime_ns=5), "settle"), (file("x"), "folders")]
 )
 def test_a_directory_is_created_only_if_it_is_missing(now: TreeEntry, part: str) -> None:
-    plan = planned(tree(folder("x")), tree(now))
+    plan = make_plan(tree(folder("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.remove == ([] if now.kind == "dir" else ["x"])
 
 
 @pytest.mark.parametrize("now", [link("x", "other"), link("x", mtime_ns=5), file("x")])
 def test_a_changed_link_is_replaced(now: TreeEntry) -> None:
-    plan = planned(tree(link("x")), tree(now))
+    plan = make_plan(tree(link("x")), tree(now))
     assert paths(plan.links) == ["x"]
 
 
 def test_mode_bits_that_are_never_set_are_ignored() -> None:
-    assert planned(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
+    assert make_plan(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
 
 
 # Validation
@@ -214,7 +214,7 @@ def test_links_are_resolved_as_by_the_system(steps: list[str], depth: int) -> No
 # Requested objects
 
 
-def fed(
+def run_steps(
     steps: Generator[ObjectRequest, Mapping[bytes, bytes], Any], bodies: Mapping[bytes, bytes]
 ) -> tuple[list[ObjectRequest], Any]:
     """Run a generator; return its requests and its result."""
@@ -224,8 +224,8 @@ def fed(
         while True:
             asked.append(request)
             request = steps.send({digest: bodies[digest] for digest in request.now})
-    except StopIteration as done:
-        return asked, done.value
+    except StopIteration as restore_tree:
+        return asked, restore_tree.value
 
 
 def read_all(files: Sequence[TreeEntry]) -> Generator[ObjectRequest, Mapping[bytes, bytes], list[bytes]]:
@@ -254,7 +254,7 @@ def test_each_object_is_requested_once_with_the_next_ones(monkeypatch: pytest.Mo
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 250)
     bodies = objects(10, 100)
     files = [in_pieces(f"{number}", bodies, [(number // 2, number % 2 * 50, 50)]) for number in range(20)]
-    asked, result = fed(read_all(files), bodies)
+    asked, result = run_steps(read_all(files), bodies)
     assert b"".join(result) == b"".join(bodies.values())
     assert [digest for request in asked for digest in request.now] == list(bodies)
     assert [len(request.now) for request in asked] == [2] * 5
@@ -266,10 +266,10 @@ def test_objects_needed_again_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 100)
     bodies = objects(8, 100)
     files = [in_pieces(f"{number}", bodies, [(number, 0, 100), (7, number, 5)]) for number in range(7)]
-    asked, result = fed(read_all(files), bodies)
+    asked, result = run_steps(read_all(files), bodies)
     last = list(bodies.values())[7]
     assert result == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
-    assert sum(len(request.now) for request in asked) == 8, "nothing is asked for twice"
+    assert sum(len(request.now) for request in asked) == 8, "no object is requested twice"
 
 
 def test_objects_over_the_memory_limit_are_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_objects_over_the_memory_limit_are_requested_again(monkeypatch: pytest.M
     monkeypatch.setattr(prefetch, "MAX_HELD", 150)
     bodies = objects(6, 100)
     files = [in_pieces(f"{turn} {number}", bodies, [(number, turn, 10)]) for turn in range(3) for number in range(6)]
-    asked, result = fed(read_all(files), bodies)
+    asked, result = run_steps(read_all(files), bodies)
     assert result == [body[turn : turn + 10] for turn in range(3) for body in bodies.values()]
     assert sum(len(request.now) for request in asked) > 6
 
@@ -285,13 +285,13 @@ def test_objects_over_the_memory_limit_are_requested_again(monkeypatch: pytest.M
 def test_an_object_too_short_is_corrupt() -> None:
     bodies = objects(1, 10)
     with pytest.raises(Corrupt, match="too short"):
-        fed(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
+        run_steps(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
 
 
 # Current state, and carrying out plans
 
 
-def looked(root: Path, expected: Tree, ignored: Sequence[str] = ()) -> Tree:
+def read_directory(root: Path, expected: Tree, ignored: Sequence[str] = ()) -> Tree:
     result = current_state.read_directory(
         str(root), entries.Tree(expected, ignored), now=IgnoreRules([]), limits=LIMITS
     )
@@ -313,7 +313,7 @@ def test_only_files_that_may_match_are_read(tmp_path: Path, monkeypatch: pytest.
         lambda path, *rest, **how: opened.append(str(path)) or really(path, *rest, **how),  # type: ignore[func-returns-value]
     )
     expected = tree(file("same"), file("other"), file("longer"))
-    existing = looked(tmp_path, expected, ["ignored"])
+    existing = read_directory(tmp_path, expected, ["ignored"])
     assert {name for name in opened if name in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
     assert sorted(existing) == ["longer", "other", "same", "unknown"]
     assert existing["same"].digest == expected["same"].digest
@@ -322,8 +322,8 @@ def test_only_files_that_may_match_are_read(tmp_path: Path, monkeypatch: pytest.
 
 def test_wanted_paths_are_examined_although_ignored(tmp_path: Path) -> None:
     put(tmp_path, "x", b"content")
-    assert sorted(looked(tmp_path, tree(file("x")), ["x"])) == ["x"]
-    assert looked(tmp_path, {}, ["x"]) == {}
+    assert sorted(read_directory(tmp_path, tree(file("x")), ["x"])) == ["x"]
+    assert read_directory(tmp_path, {}, ["x"]) == {}
 
 
 def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
@@ -341,13 +341,13 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
         if at is not None:
             changed[at] ^= 1
         put(tmp_path, "x", bytes(changed))
-        existing = looked(tmp_path, tree(expected))["x"]
+        existing = read_directory(tmp_path, tree(expected))["x"]
         assert (existing.digest == expected.digest) is (at is None), at
 
 
-def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
-    existing = looked(root, wanted)
-    return fed(restore.restore(str(root), planned(wanted, existing), wanted, **how), bodies)[1]
+def restore_tree(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
+    existing = read_directory(root, wanted)
+    return run_steps(restore.restore(str(root), make_plan(wanted, existing), wanted, **how), bodies)[1]
 
 
 CONTENT = {digest_of(b"content"): b"content"}
@@ -357,12 +357,12 @@ def test_a_restore_counts_its_changes(tmp_path: Path) -> None:
     told: list[int] = []
     put(tmp_path, "gone", b"1")
     expected = tree(folder("d"), file("d/f"), link("l"))
-    result = done(tmp_path, expected, CONTENT, advance=told.append)
+    result = restore_tree(tmp_path, expected, CONTENT, advance=told.append)
     assert result == RestoreResult(written=3, removed=1, touched=0, bytes=7, kept=[])
     assert sum(told) == 4
     (tmp_path / "d" / "f").chmod(0o600)
-    assert done(tmp_path, expected, {}) == RestoreResult(touched=1, kept=[])
-    assert done(tmp_path, expected, {}) == RestoreResult(kept=[])
+    assert restore_tree(tmp_path, expected, {}) == RestoreResult(touched=1, kept=[])
+    assert restore_tree(tmp_path, expected, {}) == RestoreResult(kept=[])
 
 
 def test_a_file_changed_since_its_capture_is_not_replaced(tmp_path: Path) -> None:
@@ -371,15 +371,15 @@ def test_a_file_changed_since_its_capture_is_not_replaced(tmp_path: Path) -> Non
     known_values = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
     for expected in (tree(file("x")), {}, tree(link("x"))):
         with pytest.raises(Stale, match="changed"):
-            done(tmp_path, expected, CONTENT, expected={"x": (*known_values[:4], known_values[4] + 1)})
+            restore_tree(tmp_path, expected, CONTENT, expected={"x": (*known_values[:4], known_values[4] + 1)})
         assert (tmp_path / "x").read_bytes() == b"changed meanwhile"
-    done(tmp_path, tree(file("x")), CONTENT, expected={"x": known_values})
+    restore_tree(tmp_path, tree(file("x")), CONTENT, expected={"x": known_values})
     assert (tmp_path / "x").read_bytes() == b"content"
 
 
 def test_leftovers_of_an_interrupted_restore_are_harmless(tmp_path: Path) -> None:
     expected = tree(*(file(f"{number}") for number in range(3)))
-    plan = planned(expected, {})
+    plan = make_plan(expected, {})
     steps = restore.restore(str(tmp_path), plan, expected)
     next(steps)
     with pytest.raises(RuntimeError):
@@ -387,7 +387,7 @@ def test_leftovers_of_an_interrupted_restore_are_harmless(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == [], "the temporary file is removed"
     put(tmp_path, f".holdfast-{os.getpid()}-1", b"left by one that was really killed")
     steps = restore.restore(str(tmp_path), plan, expected)
-    fed(steps, CONTENT)
+    run_steps(steps, CONTENT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
@@ -398,15 +398,15 @@ def test_indistinguishable_names_are_refused_before_any_change(tmp_path: Path, m
     )
     expected = tree(file("Name"), file("name"))
     with pytest.raises(Conflict, match="cannot distinguish"):
-        done(tmp_path, expected, CONTENT)
+        restore_tree(tmp_path, expected, CONTENT)
     assert fingerprint(tmp_path) == {}
 
 
 def test_handles_are_closed(tmp_path: Path) -> None:
     expected = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
     before = len(os.listdir("/proc/self/fd"))
-    done(tmp_path, expected, CONTENT)
+    restore_tree(tmp_path, expected, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(NotFound):
-        done(tmp_path / "nowhere", expected, CONTENT)
+        restore_tree(tmp_path / "nowhere", expected, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before

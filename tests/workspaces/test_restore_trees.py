@@ -63,7 +63,7 @@ def test_every_kind_of_entry_is_restored(acme: TenantHandle, root: Path, tmp_pat
     result = acme.workspaces.restore(snapshot.id, out)
     assert fingerprint(out) == before
     assert result.written == len(before)
-    assert os.stat(out / "sparse").st_blocks * 512 < 1_000_000, "holes are holes again"
+    assert os.stat(out / "sparse").st_blocks * 512 < 1_000_000, "holes are restored as holes"
     again = acme.workspaces.restore(snapshot.id, out, replace=True)
     assert (again.written, again.removed, again.touched) == (0, 0, 0), "existing entries are not written"
 

@@ -270,7 +270,7 @@ def test_a_run_without_steps_is_rewound_to_its_beginning() -> None:
         result = pair.acme.workspaces.rewind(pair.run, 0, None)
         assert (result.rewind.from_step, result.rewind.to_step) == (0, 0)
         assert list(pair.acme.tool_calls.list(pair.run)) == []
-        assert pair.said() == ("go", "2"), "nothing was said by the run, so nothing is taken back"
+        assert pair.said() == ("go", "2"), "the run has no messages to rewind"
         pair.acme.workspaces.redo(pair.run)
         assert [call.id for call in pair.acme.tool_calls.list(pair.run)] == ["call 1"]
         with raises(NotFound, noun="step", key="1"):

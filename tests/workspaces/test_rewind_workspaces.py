@@ -158,7 +158,7 @@ def test_a_rewind_may_use_another_directory(plain: Work, tmp_path: Path) -> None
     shutil.rmtree(work.root)
     with pytest.raises(NotFound):
         work.redo()
-    assert work.run.iteration == 3, "nothing was begun"
+    assert work.run.iteration == 3, "no rewind was begun"
     work.redo(path=elsewhere)
     assert fingerprint(elsewhere) == work.files[4]
     assert work.run.iteration == 4
@@ -251,12 +251,12 @@ def test_a_death_between_any_two_operations_is_recovered(work: Work, monkeypatch
                 _die(patched, point)
                 with pytest.raises(Died):
                     work.rewind(2) if way == "rewind" else work.redo()
-            _made_good(work, point, way)
+            _recover(work, point, way)
             assert work.everything() == before, (point, way)
             assert fingerprint(work.root) == files, (point, way)
 
 
-def _made_good(work: Work, point: str, way: str) -> None:
+def _recover(work: Work, point: str, way: str) -> None:
     """Finish the interrupted rewind, as another process would, and redo it."""
     work.acme._scope.shared.pop("workspaces", None)  # what a process knew that has died
     is_begun = point != "captured"

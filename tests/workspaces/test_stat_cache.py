@@ -24,7 +24,7 @@ def cache_file(tmp_path: Path) -> Path:
     return result
 
 
-def rewritten(path: Path, content: bytes) -> None:
+def rewrite_hidden(path: Path, content: bytes) -> None:
     """Other bytes in the same file, of the same length and with the same time of the last change."""
     before = path.stat()
     assert len(content) == before.st_size
@@ -34,7 +34,7 @@ def rewritten(path: Path, content: bytes) -> None:
 
 def test_a_hidden_change_is_detected_by_the_ctime(small: World, tree: Path, later: None) -> None:
     small.capture(tree)
-    rewritten(tree / "README.md", b"# B tree\n")
+    rewrite_hidden(tree / "README.md", b"# B tree\n")
     second = small.capture(tree)
     assert second.changed == 1
     assert small.acme.snapshots.read(second.snapshot.id, "README.md") == b"# B tree\n"
@@ -46,7 +46,7 @@ def test_recently_written_files_are_read_again(small: World, tree: Path, monkeyp
     small.capture(tree)
     key = next(iter(small.acme.workspaces._async._scope.shared["workspaces"]))
     pictures = small.acme.workspaces._async._scope.shared["workspaces"]
-    assert not pictures[key].stats, "everything here was written a moment ago"
+    assert not pictures[key].stats, "all files were written recently"
     # What a clock that stands still would show: another content, and the same of everything that is looked at.
     before = safe_open.stat_of(os.lstat(tree / "README.md"))
     (tree / "README.md").write_bytes(b"# B tree\n")
@@ -158,7 +158,7 @@ def test_a_cache_of_a_removed_layer_is_ignored(tmp_path: Path, tree: Path, later
     run_id = first.run_id
     first.acme.snapshots.delete([taken.id], reason="test")
     again = first.capture(tree)
-    assert again.snapshot.layer_id != taken.layer_id, "the picture in memory was of no use"
+    assert again.snapshot.layer_id != taken.layer_id, "the tree cached in memory was not used"
     first.acme.snapshots.delete([again.snapshot.id], reason="test")
     first.close()
     second = World(str(tmp_path / "w.db"), limits=SMALL)

@@ -100,7 +100,7 @@ def at_rest(root: Path) -> None:
             os.utime(path, ns=(now - AN_HOUR_AGO, now - AN_HOUR_AGO), follow_symlinks=False)
 
 
-def ticked() -> None:
+def wait_for_tick() -> None:
     """Wait until the clock of files has moved on: what changes now shows it."""
     before = stat_cache.now_ns()
     while stat_cache.now_ns() == before:

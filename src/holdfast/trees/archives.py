@@ -168,9 +168,9 @@ class ArchiveReader:
         self._bytes += entry.size
         self._limits.check("tree_bytes", self._bytes, "the files of the archive")
         if entry.size <= CHUNK:
-            self._contents[entry.path] = self._packer.whole(archive.content(entry.size))
+            self._contents[entry.path] = self._packer.add_small(archive.content(entry.size))
         else:
-            chunked = self._contents[entry.path] = self._packer.chunked()
+            chunked = self._contents[entry.path] = self._packer.start_large()
             while chunked.size < entry.size:
                 chunked.add(archive.content(CHUNK))
                 if self._packer.is_full:
@@ -199,7 +199,7 @@ class ArchiveReader:
         for path, entry in self._entries.items():
             content = self._contents.get(path)
             if content is not None:
-                digest, pieces = content.placed()
+                digest, pieces = content.digest_and_pieces()
                 entry = replace(entry, digest=digest, pieces=pieces)
             above = path.rpartition("/")[0]
             while above and above not in self._entries and above not in entries:

@@ -60,7 +60,7 @@ class SmallContent:
     ) -> None:
         self.digest, self.pieces, self.first = digest, pieces, first
 
-    def placed(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
+    def digest_and_pieces(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
         """Return the digest and the pieces; valid once everything is packed."""
         return self.digest, self.pieces
 
@@ -91,7 +91,7 @@ class Packer:
         self._ready: list[Packed] = []
         self._ready_bytes = 0
 
-    def whole(self, content: bytes, previous: TreeEntry | None = None) -> SmallContent:
+    def add_small(self, content: bytes, previous: TreeEntry | None = None) -> SmallContent:
         """Add a content no longer than a chunk; ``previous`` is the file's previous entry, in case it was only appended
         to.
         """
@@ -109,7 +109,7 @@ class Packer:
                 self._bundle(content, slot, digest)
         return slot
 
-    def chunked(self) -> ChunkedContent:
+    def start_large(self) -> ChunkedContent:
         """Start a longer content, to be added in chunks."""
         return ChunkedContent(self._pack_chunk)
 
@@ -171,13 +171,13 @@ class Packer:
     def _pack(self, body: bytes, tell: Callable[[bytes], None], stored: frozenset[bytes] = frozenset()) -> None:
         self._taken += len(body)
         if self._taken < THREADS_FROM:
-            self._jobs.append(_Job(_packed(body, stored, LEVEL), tell))
+            self._jobs.append(_Job(_pack_body(body, stored, LEVEL), tell))
             return
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="holdfast-pack")
-        self._jobs.append(_Job(self._pool.submit(_packed, body, stored, BULK_LEVEL), tell))
+        self._jobs.append(_Job(self._pool.submit(_pack_body, body, stored, BULK_LEVEL), tell))
         while len(self._jobs) > MAX_WAITING:
             self._settle()
 
@@ -212,7 +212,7 @@ class ChunkedContent:
         self._pieces.append(ContentPiece(ZEROS, _NOT_YET, length))
         self._pack(chunk, lambda object_digest: self._place(at, object_digest, length))
 
-    def placed(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
+    def digest_and_pieces(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
         """Return the digest and the pieces; valid once everything is packed."""
         return digest_of(b"".join(map(_digest_input, self._pieces))), tuple(self._pieces)
 
@@ -220,7 +220,7 @@ class ChunkedContent:
         self._pieces[at] = ContentPiece(object_digest, 0, length)
 
 
-def _packed(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
+def _pack_body(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
     """Pack a body; return it without content if it is stored already."""
     if stored and (body_digest := digest_of(body)) in stored:
         return Packed(body_digest, RAW, b"", len(body), 0)

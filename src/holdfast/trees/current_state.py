@@ -21,7 +21,7 @@ from .entries import MODE_BITS, Tree, TreeEntry
 from .ignore_rules import IgnoreRules
 from .scan import Scan
 from .stat_cache import CachedTree
-from .walk import ChangedPath, OpenDirectory
+from .walk import ChangedDirectory, ChangedPath
 
 MAX_DEPTH = 2_000
 """Maximum nesting of directories: more than a path can name."""
@@ -75,7 +75,7 @@ class _StateScan(Scan):
             max_entries=limits.tree_entries,
         )
 
-    def _take(self, folder: OpenDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+    def _take(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
         self._seen.append(changed.path)
         entry = _entry(folder, changed, [self._wanted.get(changed.path), self._before.get(changed.path)])
         if entry is None:
@@ -96,7 +96,7 @@ class _UnwantedRules(IgnoreRules):
         return path not in self._wanted and (super().__call__(path, is_folder) or self._now(path, is_folder))
 
 
-def _entry(folder: OpenDirectory, changed: ChangedPath, known: Iterable[TreeEntry | None]) -> TreeEntry | None:
+def _entry(folder: ChangedDirectory, changed: ChangedPath, known: Iterable[TreeEntry | None]) -> TreeEntry | None:
     """Return the entry of a path; its content is that of one of the known entries, or ``OTHER``."""
     mode, size, mtime_ns, _, _ = changed.stat
     bits = mode & MODE_BITS

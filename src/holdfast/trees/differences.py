@@ -50,7 +50,7 @@ def changes(before: Mapping[str, TreeEntry], after: Mapping[str, TreeEntry]) -> 
     return sorted(changes, key=lambda change: change.path)
 
 
-def unified(change: Change, before: bytes, after: bytes, steps: StepBudget) -> str:
+def unified_diff(change: Change, before: bytes, after: bytes, steps: StepBudget) -> str:
     """Return a change as a unified diff, or a note that binary files differ. It spends about as many steps as
     ``steps`` has left.
     """
@@ -62,17 +62,17 @@ def unified(change: Change, before: bytes, after: bytes, steps: StepBudget) -> s
     old_lines, new_lines = _lines(before), _lines(after)
     if old_lines is None or new_lines is None:
         return f"{head}Binary files {old} and {new} differ\n"
-    return head + line_diff.unified(old_lines, new_lines, (old, new), context=CONTEXT_LINES, steps=steps)
+    return head + line_diff.unified_diff(old_lines, new_lines, (old, new), context=CONTEXT_LINES, steps=steps)
 
 
-def too_large(change: Change, most: int) -> str:
+def too_large(change: Change, maximum: int) -> str:
     """Return the text shown for a file that is too large to be compared."""
-    return f"{_head(change)}Files of more than {most:,} bytes differ\n"
+    return f"{_head(change)}Files of more than {maximum:,} bytes differ\n"
 
 
-def not_compared(change: Change, most: int) -> str:
-    """Return the text shown for a file that comes after ``most`` bytes of compared files."""
-    return f"{_head(change)}Files differ, after {most:,} bytes of others\n"
+def not_compared(change: Change, maximum: int) -> str:
+    """Return the text shown for a file that comes after ``maximum`` bytes of compared files."""
+    return f"{_head(change)}Files differ, after {maximum:,} bytes of others\n"
 
 
 def content_of(entry: TreeEntry | None) -> bytes | None:
@@ -126,10 +126,10 @@ def _name(path: str) -> str:
     """Return a path as git writes it: quoted if it contains special characters."""
     if not _QUOTED.search(path):
         return printable(path)
-    return '"' + printable(_QUOTED.sub(_escaped, path)) + '"'
+    return '"' + printable(_QUOTED.sub(_escape, path)) + '"'
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     return _ESCAPES.get(match[0]) or f"\\{ord(match[0]):03o}"
 
 

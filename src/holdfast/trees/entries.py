@@ -75,12 +75,12 @@ class Difference(Struct, frozen=True):
         entries.update([(entry.path, entry) for entry in self.entries])
 
 
-def raw(path: str) -> bytes:
+def path_bytes(path: str) -> bytes:
     """Return a name as bytes."""
     return path.encode("utf-8", "surrogateescape")
 
 
-def shown(name: bytes) -> str:
+def path_text(name: bytes) -> str:
     """Return a name as text."""
     return name.decode("utf-8", "surrogateescape")
 

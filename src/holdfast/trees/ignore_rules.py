@@ -74,8 +74,8 @@ class IgnoreRules:
             raise InvalidInput(f"{len(self.patterns):,} ignore patterns are more than {MAX_PATTERNS:,}", field="ignore")
         _check_lengths(self.patterns)
         rules = [rule for line in self.patterns if (rule := _rule(line)) is not None]
-        self._of_folders = _turns(rules)
-        self._of_others = _turns([rule for rule in rules if not rule.only_folders])
+        self._of_folders = _compile(rules)
+        self._of_others = _compile([rule for rule in rules if not rule.only_folders])
 
     def __call__(self, path: str, is_folder: bool) -> bool:
         """Return whether a path is ignored by itself. Paths below an ignored directory need not be checked."""
@@ -123,7 +123,7 @@ def _check_lengths(patterns: Sequence[object]) -> None:
         )
 
 
-def _turns(rules: Sequence[_Rule]) -> list[tuple[bool, bool, Callable[[str], object]]]:
+def _compile(rules: Sequence[_Rule]) -> list[tuple[bool, bool, Callable[[str], object]]]:
     """Return rules as expressions to be tried in order, the last rule first; neighbouring rules with the same effect
     share one.
     """
@@ -144,7 +144,7 @@ def _rule(line: object) -> _Rule | None:
     """Return the rule of a line; ``None`` if it is empty or a comment."""
     if not isinstance(line, str):
         raise InvalidInput(f"an ignore pattern must be text, not {type(line).__name__}", field="ignore")
-    pattern = _trimmed(line.rstrip("\r\n"))
+    pattern = _strip_spaces(line.rstrip("\r\n"))
     if not pattern or pattern.startswith("#"):
         return None
     is_ignored = not pattern.startswith("!")
@@ -157,7 +157,7 @@ def _rule(line: object) -> _Rule | None:
     return _Rule(is_ignored, by_name, _expression(pattern.removeprefix("/")), only_folders)
 
 
-def _trimmed(line: str) -> str:
+def _strip_spaces(line: str) -> str:
     """Strip trailing spaces; the first of them stays if it is escaped by a backslash."""
     trimmed = line.rstrip(" ")
     backslashes = len(trimmed) - len(trimmed.rstrip("\\"))
@@ -175,26 +175,26 @@ def _expression(pattern: str) -> str:
         char = pattern[at]
         if char == "*":
             stars, at = _stars(pattern, at)
-            run.append(_piece(piece, after_star, is_last=stars != _STAR))
+            run.append(_join_characters(piece, after_star, is_last=stars != _STAR))
             piece, after_star = [], stars == _STAR
             if stars != _STAR:
-                parts.append(_run(run, after_folders, is_last=False))
+                parts.append(_join_names(run, after_folders, is_last=False))
                 run, after_folders = [], stars == _FOLDERS
             if stars == _ANYTHING:
                 return "".join(parts) + ".*"
         elif char == "/":
-            run.append(_piece(piece, after_star, is_last=True) + "/")
+            run.append(_join_characters(piece, after_star, is_last=True) + "/")
             piece, after_star, at = [], False, at + 1
         else:
             expression, at = _single(pattern, at)
             if expression is _NEVER:
                 return _NEVER
             piece.append(expression)
-    run.append(_piece(piece, after_star, is_last=True))
-    return "".join(parts) + _run(run, after_folders, is_last=True)
+    run.append(_join_characters(piece, after_star, is_last=True))
+    return "".join(parts) + _join_names(run, after_folders, is_last=True)
 
 
-def _piece(piece: Sequence[str], after_star: bool, *, is_last: bool) -> str:
+def _join_characters(piece: Sequence[str], after_star: bool, *, is_last: bool) -> str:
     """Join the expressions of characters. After a star they match at the first place or, if they end the name, at its
     end.
     """
@@ -206,7 +206,7 @@ def _piece(piece: Sequence[str], after_star: bool, *, is_last: bool) -> str:
     return f"[^/]*{expression}" if is_last else f"(?>[^/]*?{expression})"
 
 
-def _run(run: Sequence[str], after_folders: bool, *, is_last: bool) -> str:
+def _join_names(run: Sequence[str], after_folders: bool, *, is_last: bool) -> str:
     """Join whole names and slashes. After any number of directories they match at the first place, or at the end."""
     expression = "".join(run)
     if not after_folders:

@@ -21,8 +21,8 @@ Region = tuple[int, int, int, int]
 class StepBudget:
     """A budget of steps shared by several diffs."""
 
-    def __init__(self, most: int) -> None:
-        self.left = most
+    def __init__(self, maximum: int) -> None:
+        self.left = maximum
 
     def spend(self, count: int) -> bool:
         """Spend steps; return whether any are left."""
@@ -30,7 +30,9 @@ class StepBudget:
         return self.left > 0
 
 
-def unified(old: Sequence[str], new: Sequence[str], names: tuple[str, str], *, context: int, steps: StepBudget) -> str:
+def unified_diff(
+    old: Sequence[str], new: Sequence[str], names: tuple[str, str], *, context: int, steps: StepBudget
+) -> str:
     """Return the unified diff of two lists of lines, each with its newline except perhaps the last; empty if they are
     equal.
     """
@@ -101,28 +103,28 @@ def _edits(old: Sequence[int], new: Sequence[int], steps: StepBudget) -> tuple[l
     n, m = len(old), len(new)
     if not n or not m:
         return list(range(n)), list(range(m))
-    most = min(n + m, MAX_EDITS)
-    furthest = [0] * (2 * most + 3)  # by diagonal, from the middle
+    maximum = min(n + m, MAX_EDITS)
+    furthest = [0] * (2 * maximum + 3)  # by diagonal, from the middle
     trace: list[array[int]] = []
-    for d in range(most + 1):
+    for d in range(maximum + 1):
         walked = d + 1
         for k in range(-d, d + 1, 2):
-            down = k == -d or (k != d and furthest[most + k] < furthest[most + k + 2])
-            x = furthest[most + k + 2] if down else furthest[most + k] + 1
+            down = k == -d or (k != d and furthest[maximum + k] < furthest[maximum + k + 2])
+            x = furthest[maximum + k + 2] if down else furthest[maximum + k] + 1
             start_x, y = x, x - k
             while x < n and y < m and old[x] == new[y]:
                 x, y = x + 1, y + 1
             walked += x - start_x
-            furthest[most + 1 + k] = x
+            furthest[maximum + 1 + k] = x
             if x >= n and y >= m:
-                return _traced(trace, d, n, m)
+                return _trace_back(trace, d, n, m)
         if not steps.spend(walked):
             return None
-        trace.append(array("i", furthest[most + 1 - d : most + 2 + d : 2]))
+        trace.append(array("i", furthest[maximum + 1 - d : maximum + 2 + d : 2]))
     return None
 
 
-def _traced(trace: Sequence[array[int]], d: int, x: int, y: int) -> tuple[list[int], list[int]]:
+def _trace_back(trace: Sequence[array[int]], d: int, x: int, y: int) -> tuple[list[int], list[int]]:
     """Trace the path back from the end."""
     removed, added = [], []
     while d:

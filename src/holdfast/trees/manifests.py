@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from ..core.text import printable
 from ..errors import Corrupt
-from .entries import ZEROS, ContentPiece, Difference, Kind, TreeEntry, raw, shown
+from .entries import ZEROS, ContentPiece, Difference, Kind, TreeEntry, path_bytes, path_text
 
 VERSION = 1
 MAX_REMEMBERED = 16
@@ -54,7 +54,7 @@ def write(difference: Difference) -> bytes:
     numbers: dict[bytes, int] = {ZEROS: 0}
     entries = sorted(difference.entries, key=lambda entry: entry.path)
     lines = [msgspec.Raw(_encode(_line(entry, numbers))) for entry in entries]
-    removed = [raw(path) for path in sorted(difference.removed)]
+    removed = [path_bytes(path) for path in sorted(difference.removed)]
     ignore = [printable(pattern) for pattern in difference.ignore]
     return _encode(_Manifest(VERSION, ignore, list(numbers)[1:], lines, removed))
 
@@ -76,7 +76,7 @@ class ManifestReader:
     """
 
     def __init__(self, body: bytes) -> None:
-        with _reading():
+        with _decoding():
             manifest = _decode(body)
         if manifest.version != VERSION:
             raise Corrupt(f"a manifest has version {manifest.version}, which this release cannot read")
@@ -86,27 +86,27 @@ class ManifestReader:
 
     def whole(self) -> Difference:
         """Return the whole difference."""
-        with _reading():
+        with _decoding():
             entries = [_entry(_decode_line(line), self._objects) for line in self._lines]
-            return Difference(entries, [shown(name) for name in self._removed], self.ignore)
+            return Difference(entries, [path_text(name) for name in self._removed], self.ignore)
 
     def find(self, path: str) -> tuple[bool, TreeEntry | None]:
         """Return whether the difference contains a path, and its entry unless it was removed."""
-        with _reading():
+        with _decoding():
             at = bisect_left(self._lines, path, key=_path)
             if at < len(self._lines) and _path(self._lines[at]) == path:
                 return True, _entry(_decode_line(self._lines[at]), self._objects)
-            at = bisect_left(self._removed, path, key=shown)
-            return at < len(self._removed) and shown(self._removed[at]) == path, None
+            at = bisect_left(self._removed, path, key=path_text)
+            return at < len(self._removed) and path_text(self._removed[at]) == path, None
 
     def after(self, path: str | None) -> Iterator[tuple[str, TreeEntry | None]]:
         """Yield the listed paths after one, in order, with their entries, or ``None`` for removed ones."""
-        with _reading():
+        with _decoding():
             start = 0 if path is None else bisect_right(self._lines, path, key=_path)
-            first_removed = 0 if path is None else bisect_right(self._removed, path, key=shown)
+            first_removed = 0 if path is None else bisect_right(self._removed, path, key=path_text)
         entries = ((_path(line), 0, line) for line in islice(self._lines, start, None))
-        removed = ((shown(name), 1, None) for name in islice(self._removed, first_removed, None))
-        with _reading():
+        removed = ((path_text(name), 1, None) for name in islice(self._removed, first_removed, None))
+        with _decoding():
             for listed_path, _, line in merge(entries, removed, key=itemgetter(0, 1)):
                 yield listed_path, None if line is None else _entry(_decode_line(line), self._objects)
 
@@ -116,7 +116,7 @@ def _read(body: bytes) -> Difference:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def _decoding() -> Iterator[None]:
     try:
         yield
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
@@ -124,7 +124,7 @@ def _reading() -> Iterator[None]:
 
 
 def _path(line: msgspec.Raw) -> str:
-    return shown(_decode_line(line)[0])
+    return path_text(_decode_line(line)[0])
 
 
 _remembered = lru_cache(MAX_REMEMBERED)(_read)
@@ -134,8 +134,8 @@ def _line(entry: TreeEntry, numbers: dict[bytes, int]) -> _Line:
     pieces: list[int] = []
     for digest, start, length in entry.pieces:
         pieces += (numbers.setdefault(digest, len(numbers)), start, length)
-    rest = raw(entry.target) if entry.kind == "symlink" else entry.digest
-    return raw(entry.path), _NUMBERS[entry.kind], entry.mode, entry.mtime_ns, entry.size, rest, pieces
+    rest = path_bytes(entry.target) if entry.kind == "symlink" else entry.digest
+    return path_bytes(entry.path), _NUMBERS[entry.kind], entry.mode, entry.mtime_ns, entry.size, rest, pieces
 
 
 def _entry(line: _Line, objects: Sequence[bytes]) -> TreeEntry:
@@ -144,6 +144,6 @@ def _entry(line: _Line, objects: Sequence[bytes]) -> TreeEntry:
         raise ValueError("the numbers of a piece are incomplete")
     kind = _KINDS[number]
     if kind == "symlink":
-        return TreeEntry(shown(path), kind, mode, mtime_ns, size, shown(rest))
+        return TreeEntry(path_text(path), kind, mode, mtime_ns, size, path_text(rest))
     pieces = tuple(map(ContentPiece, (objects[index] for index in numbers[::3]), numbers[1::3], numbers[2::3]))
-    return TreeEntry(shown(path), kind, mode, mtime_ns, size, "", rest, pieces)
+    return TreeEntry(path_text(path), kind, mode, mtime_ns, size, "", rest, pieces)

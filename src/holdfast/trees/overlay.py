@@ -24,7 +24,7 @@ from ..errors import InvalidInput
 from . import safe_open
 from .entries import folders_of
 from .scan import Scan
-from .walk import ChangedPath, OpenDirectory
+from .walk import ChangedDirectory, ChangedPath
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
@@ -39,7 +39,7 @@ class UpperScan(Scan):
         self._whiteouts: set[str] = set()
         self._opaque: set[str] = set()
 
-    def _enter(self, folder: OpenDirectory) -> None:
+    def _enter(self, folder: ChangedDirectory) -> None:
         attributes = _attributes(folder.handle)
         if "redirect" in attributes:
             raise InvalidInput(
@@ -48,7 +48,7 @@ class UpperScan(Scan):
         if attributes.get("opaque") == b"y":
             self._opaque.add(folder.prefix)
 
-    def _take(self, folder: OpenDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+    def _take(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
         if changed.name.startswith(WHITEOUT):
             self._removed_paths.add(changed.path)
             if changed.name == OPAQUE:
@@ -73,7 +73,7 @@ class UpperScan(Scan):
         ]
 
 
-def _is_whiteout(folder: OpenDirectory, changed: ChangedPath) -> bool:
+def _is_whiteout(folder: ChangedDirectory, changed: ChangedPath) -> bool:
     mode = changed.stat[0]
     if stat.S_ISCHR(mode):
         return os.stat(changed.name, dir_fd=folder.handle, follow_symlinks=False).st_rdev == 0

@@ -57,10 +57,10 @@ def patch(wanted: TreeEntry, existing: TreeEntry | None) -> Patch:
     offsets: dict[ContentPiece, int] = {}
     for piece in wanted.pieces:
         offset = 0
-        for digest, start, length in existing.pieces:
+        for stored_in, start, length in existing.pieces:
             if (
-                digest
-                and digest == piece.object
+                stored_in
+                and stored_in == piece.object
                 and start <= piece.start
                 and piece.start + piece.length <= start + length
             ):

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from ..errors import Conflict, Stale
 from . import validation
-from .entries import TreeEntry, raw
+from .entries import TreeEntry, path_bytes
 from .open_directories import OpenDirectories
 from .patch import Patch, patch
 from .prefetch import ObjectBodies, ObjectRequest, Prefetch
@@ -306,10 +306,10 @@ class _Restorer:
         self._check_expected(folder, name, entry.path)
         temporary = self._new_name()
         try:
-            os.symlink(raw(entry.target), raw(temporary), dir_fd=folder)
+            os.symlink(path_bytes(entry.target), path_bytes(temporary), dir_fd=folder)
         except FileExistsError:
             os.unlink(temporary, dir_fd=folder)
-            os.symlink(raw(entry.target), raw(temporary), dir_fd=folder)
+            os.symlink(path_bytes(entry.target), path_bytes(temporary), dir_fd=folder)
         times = (entry.mtime_ns, entry.mtime_ns)
         os.utime(temporary, ns=times, dir_fd=folder, follow_symlinks=False)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -20,7 +20,7 @@ from .contents import CHUNK, ChunkedContent, Packer, SmallContent
 from .entries import MODE_BITS, Difference, TreeEntry, folders_of
 from .ignore_rules import IgnoreRules
 from .safe_open import OpenFile
-from .walk import ChangedPath, OpenDirectory, SkippedEntry, Stat, Walk, unusual
+from .walk import ChangedDirectory, ChangedPath, SkippedEntry, Stat, Walk, unusual
 
 
 class ScanResult(Struct, frozen=True):
@@ -110,10 +110,10 @@ class Scan:
         entries = self._before if is_same else difference.applied(self._before)
         return ScanResult(difference, entries, self._known(removed), self._walk.skipped, self._unsettled)
 
-    def _enter(self, folder: OpenDirectory) -> None:
+    def _enter(self, folder: ChangedDirectory) -> None:
         """Called for each directory before its entries; for subclasses."""
 
-    def _take(self, folder: OpenDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+    def _take(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
         mode = changed.stat[0]
         self._seen.append(changed.path)
         if stat.S_ISREG(mode):
@@ -126,7 +126,7 @@ class Scan:
         else:
             self._skip(changed.path, unusual(mode) or "not a file")
 
-    def _take_link(self, folder: OpenDirectory, changed: ChangedPath) -> None:
+    def _take_link(self, folder: ChangedDirectory, changed: ChangedPath) -> None:
         try:
             target = os.readlink(changed.name, dir_fd=folder.handle)
         except OSError as error:
@@ -137,7 +137,7 @@ class Scan:
         )
         self._now[changed.path] = changed.stat
 
-    def _take_file(self, folder: OpenDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+    def _take_file(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
         """Read a file until it is unchanged while being read, at most ``TRIES`` times."""
         for turn in range(1, safe_open.TRIES + 1):
             try:
@@ -155,10 +155,10 @@ class Scan:
 
     def _file(self, path: str, file: OpenFile) -> _File:
         content = safe_open.content(file)[:CHUNK]
-        return _File(path, file.stat, len(content), self._packer.whole(content, self._before.get(path)))
+        return _File(path, file.stat, len(content), self._packer.add_small(content, self._before.get(path)))
 
     def _large_file(self, path: str, file: OpenFile) -> Generator[list[Packed], None, _File]:
-        content = self._packer.chunked()
+        content = self._packer.start_large()
         for chunk in safe_open.chunks(file):
             content.add(chunk)
             if self._packer.is_full:
@@ -185,7 +185,7 @@ class Scan:
     def _all_entries(self) -> Iterator[TreeEntry]:
         yield from self._entries
         for path, (mode, _, mtime_ns, _, _), size, content in self._files:
-            digest, pieces = content.placed()
+            digest, pieces = content.digest_and_pieces()
             previous = self._before.get(path)
             # A content stored in two places may refer to either: keep the previous one, so that the entry does not differ.
             if previous is not None and compare_digest(previous.digest, digest):

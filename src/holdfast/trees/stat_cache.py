@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.objects import digest_of
-from .entries import MODE_BITS, TreeEntry, raw, shown
+from .entries import MODE_BITS, TreeEntry, path_bytes, path_text
 from .walk import Stat
 
 VERSION = 1
@@ -85,13 +85,19 @@ def at_rest(stat: Stat, started_ns: int) -> bool:
 
 def path_of(folder: Path, tenant: str, root: str) -> Path:
     """Return the cache file for a directory, as seen by a tenant."""
-    return folder / digest_of(raw(f"{tenant}\0{root}"), 16).hex()
+    return folder / digest_of(path_bytes(f"{tenant}\0{root}"), 16).hex()
 
 
 def save(cache_file: Path, picture: CachedTree) -> None:
     """Write the cache file; errors are ignored."""
     body = msgspec.msgpack.encode(
-        _Body(VERSION, picture.snapshot_id, picture.layer_id, raw("\0".join(picture.stats)), _columns(picture.stats))
+        _Body(
+            VERSION,
+            picture.snapshot_id,
+            picture.layer_id,
+            path_bytes("\0".join(picture.stats)),
+            _columns(picture.stats),
+        )
     )
     new_file = cache_file.with_suffix(f".{os.getpid()}")
     try:
@@ -113,8 +119,8 @@ def load(cache_file: Path) -> CachedStats | None:
         if not compare_digest(digest_of(body), stored_digest):
             return None
         content_body = msgspec.msgpack.decode(body, type=_Body)
-        columns = [_numbers(column) for column in content_body.columns]
-        paths = shown(content_body.paths).split("\0") if columns and columns[0] else []
+        columns = [_unpack_column(column) for column in content_body.columns]
+        paths = path_text(content_body.paths).split("\0") if columns and columns[0] else []
         if content_body.version != VERSION or len(columns) != 5 or {len(column) for column in columns} != {len(paths)}:
             return None
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -137,10 +143,10 @@ def _fits(stat: Stat, entry: TreeEntry) -> bool:
 
 def _columns(stats: Mapping[str, Stat]) -> list[bytes]:
     columns = zip(*stats.values(), strict=True) if stats else [()] * 5
-    return [_packed(column) for column in columns]
+    return [_pack_column(column) for column in columns]
 
 
-def _packed(column: Iterable[int]) -> bytes:
+def _pack_column(column: Iterable[int]) -> bytes:
     numbers = tuple(column)
     try:
         return array("q", numbers).tobytes()
@@ -148,7 +154,7 @@ def _packed(column: Iterable[int]) -> bytes:
         return array("q", [number - 2**64 if number >= 2**63 else number for number in numbers]).tobytes()
 
 
-def _numbers(column: bytes) -> list[int]:
+def _unpack_column(column: bytes) -> list[int]:
     numbers = array("q")
     numbers.frombytes(column)
     return numbers.tolist()

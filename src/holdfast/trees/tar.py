@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ..errors import InvalidInput, LimitExceeded
 from ..limits import MIB
-from .entries import shown
+from .entries import path_text
 
 BLOCK = 512
 """Bytes of a header, and of the blocks that contents are padded to."""
@@ -85,9 +85,9 @@ class TarReader:
             yield member
             self._skip()
 
-    def content(self, most: int) -> bytes:
-        """Return the next bytes of the last file, exactly ``most`` unless it ends before."""
-        content = self._exactly(min(most, self._unread))
+    def content(self, maximum: int) -> bytes:
+        """Return the next bytes of the last file, exactly ``maximum`` unless it ends before."""
+        content = self._exactly(min(maximum, self._unread))
         self._unread -= len(content)
         return content
 
@@ -114,7 +114,7 @@ class TarReader:
             else:
                 long["path" if kind == _LONG_NAME else "linkpath"] = _text(body)
             header = self._block()
-        return _described(header, {**long, **records})
+        return _build_member(header, {**long, **records})
 
     def _skip(self) -> None:
         while self._unread:
@@ -137,7 +137,7 @@ class TarReader:
         return b"".join(parts)
 
 
-def _described(header: bytes, records: dict[str, str]) -> Member:
+def _build_member(header: bytes, records: dict[str, str]) -> Member:
     """Return a member from its own block and the extensions before it, which take precedence."""
     size = _checked_header(header)
     name, prefix = _text(header[:100]), _text(header[345:500])
@@ -218,10 +218,10 @@ def _pax_records(body: bytes) -> dict[str, str]:
             raise InvalidInput("a pax record of the archive is damaged")
         keyword = body[space + 1 : equals].decode("ascii", "replace")
         if keyword in _KEPT or keyword.startswith(_SPARSE):
-            records[keyword[:100]] = shown(body[equals + 1 : end - 1])
+            records[keyword[:100]] = path_text(body[equals + 1 : end - 1])
         at = end
     return records
 
 
 def _text(field: bytes) -> str:
-    return shown(field.split(b"\0", 1)[0])
+    return path_text(field.split(b"\0", 1)[0])

@@ -14,7 +14,7 @@ from typing import get_args
 from ..core.text import printable
 from ..errors import InvalidInput, LimitExceeded
 from ..limits import Limits
-from .entries import MODE_BITS, Kind, TreeEntry, raw
+from .entries import MODE_BITS, Kind, TreeEntry, path_bytes
 
 NAME_BYTES = 255
 """Maximum bytes of one name in a directory on any file system."""
@@ -97,7 +97,7 @@ def check_path(path: str, limits: Limits) -> None:
     if not path or path[0] == "/":
         raise refusal(path, "it is an absolute path" if path else "its path is empty")
     try:
-        size = len(path) if path.isascii() else len(raw(path))
+        size = len(path) if path.isascii() else len(path_bytes(path))
     except UnicodeEncodeError:
         raise refusal(path, "its name cannot be encoded") from None
     limits.check("tree_path_bytes", size, f"the path {path[:80]!r}")
@@ -107,7 +107,7 @@ def check_path(path: str, limits: Limits) -> None:
     for part in path.split("/"):
         if part in ("", ".", ".."):
             raise refusal(path, f"{part!r} is not a name")
-        if len(part) > NAME_BYTES or (not part.isascii() and len(raw(part)) > NAME_BYTES):
+        if len(part) > NAME_BYTES or (not part.isascii() and len(path_bytes(part)) > NAME_BYTES):
             raise refusal(path, f"one of its names is longer than {NAME_BYTES} bytes")
 
 
@@ -137,7 +137,7 @@ def check_links(entries: Mapping[str, TreeEntry]) -> None:
         left -= _steps_within(entries, link, left)
 
 
-def _steps_within(entries: Mapping[str, TreeEntry], link: TreeEntry, most: int) -> int:
+def _steps_within(entries: Mapping[str, TreeEntry], link: TreeEntry, maximum: int) -> int:
     """Follow a link and return the number of steps; refuse it if it leads out of the tree."""
     at: list[str] = link.path.split("/")[:-1]
     waiting = link.target.split("/")[::-1]
@@ -145,7 +145,7 @@ def _steps_within(entries: Mapping[str, TreeEntry], link: TreeEntry, most: int) 
     leads_out = link.target.startswith("/")
     while waiting and not leads_out:
         steps += 1
-        if steps > most:
+        if steps > maximum:
             raise LimitExceeded(
                 f"the symbolic links of the tree take more than {LINK_STEPS} steps each to follow; outside_links skips that"
             )
@@ -185,7 +185,7 @@ def _check_file(entry: TreeEntry) -> None:
 
 def _check_link(entry: TreeEntry, limits: Limits) -> None:
     try:
-        size = len(raw(entry.target))
+        size = len(path_bytes(entry.target))
     except UnicodeEncodeError:
         raise refusal(entry.path, "its target cannot be encoded") from None
     limits.check("tree_path_bytes", size, f"where {entry.path[:80]!r} points to")

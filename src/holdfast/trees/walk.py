@@ -39,7 +39,7 @@ class ChangedPath(NamedTuple):
     stat: Stat
 
 
-class OpenDirectory(NamedTuple):
+class ChangedDirectory(NamedTuple):
     """An open directory with its new and changed names, in order."""
 
     handle: int
@@ -81,7 +81,7 @@ class Walk:
         """Directories to be listed completely."""
         self._count = 0
 
-    def folders(self) -> Iterator[OpenDirectory]:
+    def folders(self) -> Iterator[ChangedDirectory]:
         """Yield every directory with new or changed names, while it is open.
 
         Raises:
@@ -122,7 +122,7 @@ class Walk:
         self._due.setdefault(prefix, set())
         self._whole.add(prefix)
 
-    def _visit(self, root: int, prefix: str) -> Iterator[OpenDirectory]:
+    def _visit(self, root: int, prefix: str) -> Iterator[ChangedDirectory]:
         """Yield a directory, and the new directories below it."""
         handle = self._enter_all(root, prefix)
         if handle is None:
@@ -131,13 +131,15 @@ class Walk:
         try:
             self._check(prefix)
             stack[0] = (handle, prefix, self._examine(handle, prefix))
-            yield OpenDirectory(handle, prefix, stack[0][2][0])
+            yield ChangedDirectory(handle, prefix, stack[0][2][0])
             yield from self._visit_new(stack)
         finally:
             for opened, _, _ in stack:
                 os.close(opened)
 
-    def _visit_new(self, stack: list[tuple[int, str, tuple[list[ChangedPath], list[str]]]]) -> Iterator[OpenDirectory]:
+    def _visit_new(
+        self, stack: list[tuple[int, str, tuple[list[ChangedPath], list[str]]]]
+    ) -> Iterator[ChangedDirectory]:
         while stack:
             parent, prefix, (_, below) = stack[-1]
             if not below:
@@ -151,7 +153,7 @@ class Walk:
             stack.append((handle, inner, ([], [])))
             self._check(inner)
             stack[-1] = (handle, inner, self._scan(handle, inner))
-            yield OpenDirectory(handle, inner, stack[-1][2][0])
+            yield ChangedDirectory(handle, inner, stack[-1][2][0])
 
     def _enter_all(self, root: int, prefix: str) -> int | None:
         """Open a directory, one path component at a time."""

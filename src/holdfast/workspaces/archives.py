@@ -85,7 +85,7 @@ class Archiver:
         formatted: list[TreeChange] = []
         formatter = _Formatter(self._scope.limits)
         for part in formatter.parts(changes):
-            entries = [entry for change in part for entry in formatter.compared(change)]
+            entries = [entry for change in part for entry in formatter.compared_entries(change)]
             bodies = await self._restoring.contents(sorted(objects_of(entries)))
             formatted += await work(self._engine, lambda part=part, bodies=bodies: formatter.format(part, bodies))  # type: ignore[misc]
         return formatted
@@ -105,7 +105,7 @@ class _Formatter:
         part: list[Change] = []
         size = total = 0
         for change in changes:
-            more = sum(entry.size for entry in self.compared(change))
+            more = sum(entry.size for entry in self.compared_entries(change))
             total += more
             if total > self._limits.diff_total_bytes:
                 self._left.add(change.path)
@@ -117,7 +117,7 @@ class _Formatter:
         if part:
             yield part
 
-    def compared(self, change: Change) -> list[TreeEntry]:
+    def compared_entries(self, change: Change) -> list[TreeEntry]:
         """Return the entries of a change that are compared line by line."""
         entries = [entry for entry in (change.before, change.after) if entry is not None]
         is_shown = change.kind not in ("mode", "renamed") and change.path not in self._left
@@ -131,11 +131,11 @@ class _Formatter:
         if change.path in self._left:
             return differences.not_compared(change, self._limits.diff_total_bytes)
         if change.kind in ("mode", "renamed"):
-            return differences.unified(change, b"", b"", self._steps)
-        if not self.compared(change):
+            return differences.unified_diff(change, b"", b"", self._steps)
+        if not self.compared_entries(change):
             return differences.too_large(change, self._limits.diff_bytes)
         before, after = (_content(entry, bodies) for entry in (change.before, change.after))
-        return differences.unified(change, before, after, self._steps)
+        return differences.unified_diff(change, before, after, self._steps)
 
 
 def _open(path: str | os.PathLike[str]) -> BinaryIO:

@@ -22,7 +22,7 @@ from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
 from ..offload import work
 from ..stores.execution.runs import states
-from ..stores.objects import freeing, packs
+from ..stores.objects import packs, removal
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace import retention_rules as rules
 from ..stores.workspace.layers import LayerPart, NewLayer
@@ -147,8 +147,8 @@ class Capturer:
     async def _try(self, request: CaptureRequest, before: _Before, *, use_cache: bool) -> CaptureResult:
         cached_tree = await self._cached_tree(request, before.last, use_stats=use_cache)
         ignores = await work(self._engine, lambda: _ignores(request))
-        scan = Scan(request.root, **self._scanning(cached_tree, ignores, use_stats=True))
-        capture, scanned = await self._scanned(request, cached_tree, scan)
+        scan = Scan(request.root, **self._scan_arguments(cached_tree, ignores, use_stats=True))
+        capture, scanned = await self._run_scan(request, cached_tree, scan)
         await work(self._engine, lambda: self._remember(request.root, cached_tree, capture.snapshot, scanned))
         return capture
 
@@ -169,10 +169,12 @@ class Capturer:
         if cached_tree is None:
             raise Stale(f"snapshot {base} was removed in the meantime")
         ignores = await work(self._engine, lambda: _ignores(request))
-        scan = UpperScan(request.root, **self._scanning(cached_tree, ignores, use_stats=False))
-        return (await self._scanned(request, cached_tree, scan))[0]
+        scan = UpperScan(request.root, **self._scan_arguments(cached_tree, ignores, use_stats=False))
+        return (await self._run_scan(request, cached_tree, scan))[0]
 
-    def _scanning(self, cached_tree: CachedTree | None, ignores: IgnoreRules, *, use_stats: bool) -> dict[str, Any]:
+    def _scan_arguments(
+        self, cached_tree: CachedTree | None, ignores: IgnoreRules, *, use_stats: bool
+    ) -> dict[str, Any]:
         """Return the arguments of a scan. Known file states are valid only with the same ignore patterns."""
         is_known = use_stats and cached_tree is not None and cached_tree.ignore == ignores.patterns
         return {
@@ -183,7 +185,7 @@ class Capturer:
             "max_entries": self._scope.limits.tree_entries,
         }
 
-    async def _scanned(
+    async def _run_scan(
         self, request: CaptureRequest, cached_tree: CachedTree | None, scan: Scan | ArchiveReader
     ) -> tuple[CaptureResult, ScanResult]:
         parts: list[LayerPart] = []
@@ -208,14 +210,14 @@ class Capturer:
             parent_id=cached_tree.snapshot_id if cached_tree else None,
             layer=await work(self._engine, lambda: _layer(cached_tree, scanned, parts, limits.snapshot_depth)),
             entry_count=len(scanned.entries),
-            tree_bytes=await work(self._engine, lambda: _bytes(cached_tree, scanned)),
+            tree_bytes=await work(self._engine, lambda: _tree_bytes(cached_tree, scanned)),
             id=request.id,
         )
         released: set[bytes] = set()
         snapshot, removed = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
         if removed:
             rules.log_removals(self._scope, removed, "per_run_cap")
-            await freeing.free(self._engine, self._scope, released)
+            await removal.remove_unheld(self._engine, self._scope, released)
             await Squasher(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
         difference = scanned.difference
         return CaptureResult(
@@ -233,15 +235,15 @@ class Capturer:
         before = await self._engine.read(lambda connection: _before(connection, self._scope, request))
         if before.done is not None:
             return CaptureResult(before.done, 0, 0)
-        return (await self._scanned(request, None, unpacking))[0]
+        return (await self._run_scan(request, None, unpacking))[0]
 
-    def remembered(self, root: str) -> CachedTree | None:
+    def cached_in_memory(self, root: str) -> CachedTree | None:
         """Return the last tree of a directory that this process has cached."""
         return self._cached_trees.get(self._key(root))
 
-    async def known(self, root: str) -> CachedTree | None:
+    async def find_cached(self, root: str) -> CachedTree | None:
         """Return the last cached tree of a directory, from memory or from the file beside the database."""
-        return self.remembered(root) or await self._saved_tree(root)
+        return self.cached_in_memory(root) or await self._saved_tree(root)
 
     def remember(self, root: str, cached_tree: CachedTree) -> None:
         """Cache a tree in this process, replacing the last one of its directory."""
@@ -276,7 +278,7 @@ class Capturer:
         states.
         """
         if use_stats:
-            cached_tree = await self.known(request.root)
+            cached_tree = await self.find_cached(request.root)
             if cached_tree is not None:
                 return cached_tree
         return None if last is None else await self._layer_tree(last.id, last.layer_id)
@@ -359,7 +361,7 @@ async def _iterate(engine: Engine, iterator: Iterator[T]) -> AsyncIterator[T]:
 async def _before(connection: Connection, scope: Scope, request: CaptureRequest) -> _Before:
     params = scope.params(run_id=request.run_id, id=request.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(request.run_id)
+        raise states.run_not_found(request.run_id)
     return _Before(
         await snapshots.find(connection, scope, request.id), await snapshots.latest(connection, scope, request.run_id)
     )
@@ -370,16 +372,16 @@ def _ignores(request: CaptureRequest) -> IgnoreRules:
     return IgnoreRules([*defaults, *ignore_rules.in_root(request.root), *request.ignore])
 
 
-def _bytes(cached_tree: CachedTree | None, scanned: ScanResult) -> int:
+def _tree_bytes(cached_tree: CachedTree | None, scanned: ScanResult) -> int:
     """Return the size of all files, without adding up unchanged ones."""
     if cached_tree is None:
         return sum(entry.size for entry in scanned.entries.values())
     difference = scanned.difference
     new = sum(entry.size for entry in difference.entries)
-    return cached_tree.tree_bytes - _replaced(cached_tree, difference) + new
+    return cached_tree.tree_bytes - _replaced_bytes(cached_tree, difference) + new
 
 
-def _replaced(cached_tree: CachedTree, difference: Difference) -> int:
+def _replaced_bytes(cached_tree: CachedTree, difference: Difference) -> int:
     """Return the size of the files that a difference replaces or removes."""
     entries = cached_tree.entries
     removed = sum(entries[path].size for path in difference.removed)
@@ -395,7 +397,7 @@ def _layer(
     if cached_tree is not None and count == 0 and tuple(difference.ignore) == cached_tree.ignore:
         return cached_tree.layer_id
     if cached_tree is not None and cached_tree.depth < max_depth and count <= len(scanned.entries):
-        replaced = _replaced(cached_tree, difference)
+        replaced = _replaced_bytes(cached_tree, difference)
         return NewLayer(layers.manifest_of(difference), cached_tree.layer_id, parts, replaced_bytes=replaced)
     whole = Difference(list(scanned.entries.values()), [], difference.ignore)
     new = {packed.digest for part in parts for packed in part.packed}

@@ -63,7 +63,7 @@ class Restorer:
             InvalidInput: the tree contains entries that must not be written.
             Stale: another process keeps changing the directory.
         """
-        cached_tree = await self._capturer.known(root)
+        cached_tree = await self._capturer.find_cached(root)
         apart = None if cached_tree is None else await self._apart(target, cached_tree)
         for _ in range(TRIES):
             current = await work(self._engine, lambda: self._read_directory(root, target.tree, cached_tree))
@@ -141,13 +141,13 @@ class Restorer:
         async def read() -> ObjectBodies:
             items = await self._snapshots._fetch(digests)
             in_packs = [item for item in items if isinstance(item, InPack)]
-            packed_bodies = await packs.raw(self._engine, self._scope, in_packs) if in_packs else {}
+            packed_bodies = await packs.read_stored(self._engine, self._scope, in_packs) if in_packs else {}
             bodies_by_digest = {
                 digest: item for digest, item in zip(digests, items, strict=True) if isinstance(item, bytes)
             }
-            return bodies_by_digest | await work(self._engine, lambda: _unpacked(in_packs, packed_bodies))
+            return bodies_by_digest | await work(self._engine, lambda: _unpack_all(in_packs, packed_bodies))
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     def _plan(
         self, wanted: Mapping[str, TreeEntry], existing: Mapping[str, TreeEntry], among: Set[str] | None
@@ -161,7 +161,7 @@ class Restorer:
         )
 
 
-def _unpacked(items: Sequence[InPack], packed_bodies: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+def _unpack_all(items: Sequence[InPack], packed_bodies: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """Decompress objects, in parallel: decompression takes the time, and releases the interpreter lock."""
 
     def unpack(item: InPack) -> bytes:

@@ -106,7 +106,7 @@ class Rewinder:
         if where is None or last.dirty is None:
             begun = await self._rewinds.redo(run_id, id=id, epoch=epoch)
             # Without a capture no worker has changed the files: they are still in their state before the rewind.
-            is_there = begun.wanted is None
+            is_there = begun.target_snapshot is None
             return RewindResult(await self._rewinds.finish(begun.id) if is_there else begun, RestoreResult())
         target = await self._trees.of(last.dirty)
         dirty = await self._capture(run_id, where, target)
@@ -121,11 +121,11 @@ class Rewinder:
         finished = []
         for rewind in await self._rewinds.pending(run_id):
             where = rewind.path if path is None or run_id is None else root_of(path)
-            if where is None and rewind.wanted is not None:
+            if where is None and rewind.target_snapshot is not None:
                 continue
-            if where is not None and rewind.wanted is not None:
+            if where is not None and rewind.target_snapshot is not None:
                 try:
-                    await self._finish_files(rewind, rewind.wanted, where)
+                    await self._finish_files(rewind, rewind.target_snapshot, where)
                 except HoldfastError as error:
                     await self._rewinds._explain(rewind.id, f"{type(error).__name__}: {error}")
                     raise
@@ -143,7 +143,7 @@ class Rewinder:
     ) -> RestoreResult:
         """Restore a directory that was just captured; capture it again if another process changes it in the meantime."""
         for _ in range(TRIES):
-            cached_tree = self._capturer.remembered(root)
+            cached_tree = self._capturer.cached_in_memory(root)
             if cached_tree is None or cached_tree.snapshot_id != dirty.id:  # another thread has captured it since then
                 return await self._restorer.restore_to(root, target, advance=advance)
             try:

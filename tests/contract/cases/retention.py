@@ -16,7 +16,7 @@ DAY = 86_400
 
 
 @contract()
-async def policies_are_what_was_set_and_holds_are_kept_until_released(world: World) -> None:
+async def policies_are_effective_and_holds_stay_until_released(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     run = await acme.runs.start(session.id)

@@ -28,7 +28,7 @@ async def taken(acme: AsyncTenantHandle, world: World, run_id: str, tree: Path, 
 
 
 @contract()
-async def a_captured_tree_is_read_as_it_is(world: World) -> None:
+async def a_captured_tree_is_read_back(world: World) -> None:
     acme = world.tenant()
     run_id = await started(acme)
     captured = await acme.workspaces.capture(run_id, TREE, step=1)
@@ -69,7 +69,7 @@ async def snapshots_are_listed_from_the_newest_on(world: World) -> None:
 
 
 @contract()
-async def what_others_need_of_a_removed_snapshot_stays(world: World) -> None:
+async def layers_needed_by_others_survive_a_deletion(world: World) -> None:
     acme = world.tenant()
     run_id = await started(acme)
     base = await taken(acme, world, run_id, TREE, 1)

@@ -21,7 +21,7 @@ async def names(world: World) -> list[str]:
 
 
 @contract("tenants")
-async def a_new_tenant_is_what_was_asked_for(world: World) -> None:
+async def a_new_tenant_has_the_given_metadata(world: World) -> None:
     before = await names(world)
     made = await world.tenants.create("acme", metadata={"plan": "pro"})
     assert (made.id, made.metadata) == ("acme", {"plan": "pro"})
@@ -32,7 +32,7 @@ async def a_new_tenant_is_what_was_asked_for(world: World) -> None:
 
 
 @contract("tenants")
-async def a_tenant_is_made_once(world: World) -> None:
+async def a_tenant_is_created_once(world: World) -> None:
     made = await world.tenants.create("acme", metadata={"n": 1})
     with raises(AlreadyExists):
         await world.tenants.create("acme", metadata={"n": 2})
@@ -42,7 +42,7 @@ async def a_tenant_is_made_once(world: World) -> None:
 
 
 @contract("tenants")
-async def a_tenant_comes_into_being_with_its_first_session(world: World) -> None:
+async def a_tenant_is_created_by_its_first_session(world: World) -> None:
     before = await names(world)
     acme = world.tenant("acme")
     assert await acme.sessions.list() == []
@@ -62,7 +62,7 @@ async def a_tenant_comes_into_being_with_its_first_session(world: World) -> None
 
 
 @contract("tenants")
-async def a_tenant_that_was_made_first_keeps_its_metadata(world: World) -> None:
+async def a_registered_tenant_keeps_its_metadata(world: World) -> None:
     made = await world.tenants.create("acme", metadata={"plan": "pro"})
     world.clock.advance(60)
     await world.tenant("acme").sessions.create()
@@ -165,7 +165,7 @@ async def a_page_and_a_list_have_their_limits(world: World) -> None:
 
 
 @contract("tenants")
-async def only_cursors_of_this_list_are_taken(world: World) -> None:
+async def only_cursors_of_this_list_are_accepted(world: World) -> None:
     acme = world.tenant("acme")
     await acme.sessions.create()
     await acme.sessions.create()
@@ -197,7 +197,7 @@ async def a_tenant_with_sessions_is_not_deleted_by_mistake(world: World) -> None
 
 
 @contract("tenants")
-async def whoever_has_the_name_of_a_deleted_tenant_next_finds_nothing_of_it(world: World) -> None:
+async def a_reused_tenant_name_finds_no_old_data(world: World) -> None:
     """Data worth keeping prevents a deletion without ``cascade``; all other rows are deleted with the tenant."""
     acme = world.tenant("acme")
     keeping: tuple[Callable[[], Awaitable[object]], ...] = (

@@ -20,7 +20,7 @@ from holdfast.tenant_handles import AsyncTenantHandle
 from holdfast.types import AsyncBufferedSession, BufferedSession
 
 
-class Undone(Exception):
+class RollBack(Exception):
     """Rolls back a savepoint."""
 
 
@@ -52,8 +52,8 @@ async def _twice(call: Any, connection: Connection) -> Any:
     try:
         async with connection.savepoint():
             await call(connection)
-            raise Undone
-    except Undone:
+            raise RollBack
+    except RollBack:
         return await call(connection)
 
 
@@ -68,7 +68,7 @@ class World:
     def stored(self, buffer: BufferedSession) -> list[str]:
         return texts(self.others.messages.list(buffer.id))
 
-    def agrees(self, buffer: BufferedSession) -> None:
+    def check_stored(self, buffer: BufferedSession) -> None:
         """Check that the stored session equals the buffer."""
         assert [*self.others.messages.list(buffer.id)] == buffer.history()
         fresh = TenantHandle(self.engine._engine, self.others._scope).sessions.buffered(buffer.key)
@@ -118,7 +118,7 @@ def test_a_repeated_save_writes_nothing_twice(world: World, loss: str, new: bool
     buffer.save()
     assert world.stored(buffer) == [*([] if new else ["0"]), "a", "b"]
     assert buffer.state.input_tokens == 10
-    world.agrees(buffer)
+    world.check_stored(buffer)
     assert not buffer.has_unsaved
 
 
@@ -134,7 +134,7 @@ def test_messages_added_between_lost_answers_are_saved_once(world: World, first:
     add(buffer, "c")
     buffer.save()
     assert world.stored(buffer) == ["a", "b", "c"]
-    world.agrees(buffer)
+    world.check_stored(buffer)
 
 
 @pytest.mark.parametrize("loss", ["before", "after"])
@@ -154,7 +154,7 @@ def test_another_writer_after_a_lost_answer_is_a_conflict(world: World, loss: st
         buffer.add_message(role=message.role, content=message.content, token_count=1, id=message.id)
     buffer.save()
     assert sorted(world.stored(buffer)) == ["0", "mine", "theirs"]
-    world.agrees(buffer)
+    world.check_stored(buffer)
 
 
 def test_a_change_that_only_a_count_shows_is_a_conflict(world: World) -> None:
@@ -180,7 +180,7 @@ def test_a_truncation_whose_answer_was_lost(world: World, loss: str) -> None:
     buffer.save()
     assert world.stored(buffer) == ["2", "3", "4", "5"]
     assert buffer.history() == history
-    world.agrees(buffer)
+    world.check_stored(buffer)
     assert len(world.others.branches.list(buffer.id)) == 2
 
 
@@ -192,7 +192,7 @@ def test_a_message_that_a_lost_save_stored_may_come_after_a_new_one(world: World
     add(buffer, "last")
     buffer.save()
     assert world.stored(buffer) == ["first", "0", "1", "last"]
-    world.agrees(buffer)
+    world.check_stored(buffer)
 
 
 def test_a_call_that_is_run_again_writes_the_same(world: World) -> None:
@@ -200,13 +200,13 @@ def test_a_call_that_is_run_again_writes_the_same(world: World) -> None:
     add(buffer, "0", "1", "2")
     world.engine.losses.append("twice")
     buffer.save()
-    world.agrees(buffer)
+    world.check_stored(buffer)
     buffer.set_history([NewMessage(role="user", content="new"), *buffer.history()[1:]])
     history = buffer.history()
     world.engine.losses.append("twice")
     buffer.save()
     assert buffer.history() == history
-    world.agrees(buffer)
+    world.check_stored(buffer)
 
 
 STEPS = st.lists(
@@ -231,44 +231,42 @@ def test_after_any_actions_and_losses_the_last_save_stores_the_history(steps: li
         buffer = world.handle.sessions.buffered("k")
         expected: list[str] = []
         tokens = number = 0
-        for what, how in steps:
-            if what == "add":
-                new = [str(number + index) for index in range(how)]
-                number += how
+        for action, argument in steps:
+            if action == "add":
+                new = [str(number + index) for index in range(argument)]
+                number += argument
                 add(buffer, *new)
                 expected += new
-            elif what == "truncate":
-                buffer.truncate_history(how)
-                expected = expected[-how:] if how > 0 else []
-            elif what == "keep":
+            elif action == "truncate":
+                buffer.truncate_history(argument)
+                expected = expected[-argument:] if argument > 0 else []
+            elif action == "keep":
                 history = buffer.history()
-                buffer.set_history([history[index] for index in how if index < len(history)])
-                expected = [expected[index] for index in how if index < len(expected)]
-            elif what == "insert":
-                place = min(how, len(expected))
+                buffer.set_history([history[index] for index in argument if index < len(history)])
+                expected = [expected[index] for index in argument if index < len(expected)]
+            elif action == "insert":
+                at = min(argument, len(expected))
                 history = buffer.history()
-                buffer.set_history(
-                    [*history[:place], NewMessage(role="user", content="in", token_count=1), *history[place:]]
-                )
-                expected.insert(place, "in")
-            elif what == "tokens":
-                buffer.accumulate_tokens(input_tokens=how)
-                tokens += how
-            elif what == "reset":
+                buffer.set_history([*history[:at], NewMessage(role="user", content="in", token_count=1), *history[at:]])
+                expected.insert(at, "in")
+            elif action == "tokens":
+                buffer.accumulate_tokens(input_tokens=argument)
+                tokens += argument
+            elif action == "reset":
                 buffer.reset()
                 expected = []
-            elif how in (None, "twice"):
-                world.engine.losses = [how]
+            elif argument in (None, "twice"):
+                world.engine.losses = [argument]
                 buffer.save()
-                world.agrees(buffer)
+                world.check_stored(buffer)
             else:
-                world.engine.losses = [how]
+                world.engine.losses = [argument]
                 with suppress(OutcomeUnknown, Unavailable, KeyboardInterrupt):
                     buffer.save()  # a save without changes runs no query
                 world.engine.losses = []
             assert texts(buffer.history()) == expected
         buffer.save()
-        world.agrees(buffer)
+        world.check_stored(buffer)
         assert (world.stored(buffer), buffer.state.input_tokens) == (expected, tokens)
 
 

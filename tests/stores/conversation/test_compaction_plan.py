@@ -188,10 +188,10 @@ def test_agent_functions_may_apply_to_every_session_until_detached() -> None:
     attachments.put(here, "agent", "reader", NOTHING)
     assert attachments.may_apply_to(here, "any")
     assert not attachments.may_apply_to(other_scope, "any")
-    attachments.take(here, "agent", "writer")
+    attachments.detach(here, "agent", "writer")
     assert attachments.may_apply_to(here, "any")
-    attachments.take(here, "agent", "reader")
-    attachments.take(here, "agent", "never there")
+    attachments.detach(here, "agent", "reader")
+    attachments.detach(here, "agent", "never there")
     assert not attachments.may_apply_to(here, "any")
 
 
@@ -219,7 +219,7 @@ def test_keep_others_keeps_functions_of_other_policies() -> None:
     assert functions == [first, newer, newer, newer]
     attachments.put(here, "agent", "x", third)
     assert {attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies} == {third}
-    attachments.take(here, "agent", "x")
+    attachments.detach(here, "agent", "x")
     assert attachments.find(here, AttachedPolicy("agent", "x", other.policy)) is None
 
 

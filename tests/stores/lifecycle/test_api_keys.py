@@ -49,7 +49,7 @@ def tenant() -> str:
     return f"tenant {next(NUMBERS)}"
 
 
-def made(holdfast: Holdfast, tenant: str, **more: Any) -> tuple[str, ApiKey]:
+def create_key(holdfast: Holdfast, tenant: str, **more: Any) -> tuple[str, ApiKey]:
     key = new_api_key()
     return key, holdfast.api_keys.create(key, **{"name": "a key", "tenant": tenant, **more})
 
@@ -87,7 +87,7 @@ def test_what_is_no_key_has_no_beginning_to_show_and_lets_nobody_in(holdfast: Ho
     "scope", ["read", "write", "admin", "runs:read", "a:write", "x" * 40 + ":read", "a-b_c:write", "admin:read"]
 )
 def test_a_scope_of_every_form_is_kept(holdfast: Holdfast, tenant: str, scope: str) -> None:
-    key, kept = made(holdfast, tenant, scopes=(scope,))
+    key, kept = create_key(holdfast, tenant, scopes=(scope,))
     assert kept.scopes == [scope] == holdfast.api_keys.verify(key).scopes
 
 
@@ -101,7 +101,7 @@ def test_a_scope_of_every_form_is_kept(holdfast: Holdfast, tenant: str, scope: s
 )  # fmt: skip
 def test_a_scope_of_any_other_form_is_refused_and_the_key_with_it(holdfast: Holdfast, tenant: str, scope: Any) -> None:
     with raises(InvalidInput, field="scopes"):
-        made(holdfast, tenant, scopes=["read", scope])
+        create_key(holdfast, tenant, scopes=["read", scope])
     assert holdfast.api_keys.list(tenant=tenant) == []
 
 
@@ -112,16 +112,16 @@ def test_a_scope_of_any_other_form_is_refused_and_the_key_with_it(holdfast: Hold
 )
 def test_scopes_come_as_a_list_of_at_least_one(holdfast: Holdfast, tenant: str, scopes: Any) -> None:
     with raises(InvalidInput, field="scopes"):
-        made(holdfast, tenant, scopes=scopes)
+        create_key(holdfast, tenant, scopes=scopes)
 
 
 def test_scopes_are_kept_once_each_and_in_order(holdfast: Holdfast, tenant: str) -> None:
-    key, kept = made(holdfast, tenant, scopes=["write", "admin", "write", "a:read", "read"])
+    key, kept = create_key(holdfast, tenant, scopes=["write", "admin", "write", "a:read", "read"])
     assert kept.scopes == ["a:read", "admin", "read", "write"]
     again = holdfast.api_keys.create(
         key, name="a key", tenant=tenant, scopes=("admin", "a:read", "write", "read", "read")
     )
-    assert again == kept, "another order is the same purpose"
+    assert again == kept, "the order of scopes does not matter"
     assert SCOPES == ("read", "write")
 
 
@@ -138,7 +138,7 @@ def test_scopes_are_kept_once_each_and_in_order(holdfast: Holdfast, tenant: str)
     ids=["last", "last-east", "first", "first-west", "before-1970", "beyond-2242"],
 )
 def test_a_key_may_expire_at_any_moment_there_is(holdfast: Holdfast, tenant: str, moment: datetime) -> None:
-    _, kept = made(holdfast, tenant, expires_at=moment)
+    _, kept = create_key(holdfast, tenant, expires_at=moment)
     assert holdfast.api_keys.get(kept.id).expires_at == moment
 
 
@@ -152,28 +152,28 @@ def test_a_key_may_expire_at_any_moment_there_is(holdfast: Holdfast, tenant: str
 )  # fmt: skip
 def test_a_moment_that_is_none_is_refused(holdfast: Holdfast, tenant: str, moment: Any) -> None:
     with pytest.raises(InvalidInput, match="expires_at"):
-        made(holdfast, tenant, expires_at=moment)
+        create_key(holdfast, tenant, expires_at=moment)
     assert holdfast.api_keys.list(tenant=tenant) == []
 
 
 def test_a_key_that_has_expired_already_is_kept_and_lets_nobody_in(
     holdfast: Holdfast, tenant: str, clock: FixedClock
 ) -> None:
-    key, kept = made(holdfast, tenant, expires_at=from_us(clock.now_us()))
+    key, kept = create_key(holdfast, tenant, expires_at=from_us(clock.now_us()))
     with pytest.raises(Forbidden, match="has expired"):
         holdfast.api_keys.verify(key)
     assert holdfast.api_keys.get(kept.id) == kept
 
 
 def test_a_key_that_is_revoked_and_expired_is_said_to_be_revoked(holdfast: Holdfast, tenant: str) -> None:
-    key, kept = made(holdfast, tenant, expires_at=datetime(1990, 1, 1, tzinfo=UTC))
+    key, kept = create_key(holdfast, tenant, expires_at=datetime(1990, 1, 1, tzinfo=UTC))
     holdfast.api_keys.revoke(kept.id)
     with pytest.raises(Forbidden, match="was revoked"):
         holdfast.api_keys.verify(key)
 
 
 def test_a_revoked_key_that_is_made_again_stays_revoked(holdfast: Holdfast, tenant: str) -> None:
-    key, kept = made(holdfast, tenant)
+    key, kept = create_key(holdfast, tenant)
     revoked = holdfast.api_keys.revoke(kept.id)
     assert holdfast.api_keys.create(key, name="a key", tenant=tenant) == revoked
     with pytest.raises(Forbidden, match="was revoked"):
@@ -181,7 +181,7 @@ def test_a_revoked_key_that_is_made_again_stays_revoked(holdfast: Holdfast, tena
 
 
 def test_a_deleted_key_may_be_made_again_as_another(holdfast: Holdfast, tenant: str) -> None:
-    key, kept = made(holdfast, tenant)
+    key, kept = create_key(holdfast, tenant)
     holdfast.api_keys.delete(kept.id)
     again = holdfast.api_keys.create(key, name="another", tenant=f"{tenant}b")
     assert again.id != kept.id
@@ -191,7 +191,7 @@ def test_a_deleted_key_may_be_made_again_as_another(holdfast: Holdfast, tenant: 
 def test_using_a_key_changes_when_it_was_used_and_nothing_else(
     holdfast: Holdfast, tenant: str, clock: FixedClock
 ) -> None:
-    key, kept = made(holdfast, tenant)
+    key, kept = create_key(holdfast, tenant)
     holdfast.api_keys.revoke(kept.id)
     before = holdfast.api_keys.get(kept.id)
     for _ in range(2):
@@ -200,7 +200,7 @@ def test_using_a_key_changes_when_it_was_used_and_nothing_else(
         now = holdfast.api_keys.get(kept.id)
         assert now.last_used_at == from_us(clock.now_us())
         assert (now.revoked_at, now.created_at, now.scopes) == (before.revoked_at, before.created_at, before.scopes)
-    assert holdfast.api_keys.create(key, name="a key", tenant=tenant) == now, "use is no part of the purpose"
+    assert holdfast.api_keys.create(key, name="a key", tenant=tenant) == now, "the last use is not compared"
 
 
 @pytest.mark.parametrize("call", ["get", "revoke", "touch", "delete"])
@@ -220,7 +220,7 @@ def test_an_id_that_never_was_is_not_found_and_named(holdfast: Holdfast, call: s
 def test_a_name_that_is_only_like_the_tenants_does_not_find_its_key(
     holdfast: Holdfast, tenant: str, other: str
 ) -> None:
-    key, kept = made(holdfast, "tenant")
+    key, kept = create_key(holdfast, "tenant")
     for call in (holdfast.api_keys.get, holdfast.api_keys.revoke, holdfast.api_keys.delete):
         with pytest.raises(NotFound, match=kept.id):
             call(kept.id, tenant=other)
@@ -230,7 +230,7 @@ def test_a_name_that_is_only_like_the_tenants_does_not_find_its_key(
 
 @pytest.mark.parametrize("name", ["\x00", "a\ud800", "名前", "😀" * 5, "\U0010f800", " ", "x" * 20], ids=ascii)
 def test_any_text_names_a_key_and_its_tenant(holdfast: Holdfast, name: str) -> None:
-    key, kept = made(holdfast, name, name=name)
+    key, kept = create_key(holdfast, name, name=name)
     assert (kept.name, kept.tenant) == (name, name) == (holdfast.tenants.get(name).id,) * 2
     assert holdfast.api_keys.list(tenant=name) == [kept]
     assert holdfast.api_keys.get(kept.id, tenant=name) == kept
@@ -249,13 +249,13 @@ def test_any_text_names_a_key_and_its_tenant(holdfast: Holdfast, name: str) -> N
 )
 def test_names_are_limited_in_bytes(holdfast: Holdfast, tenant: str, fields: dict[str, str], saying: str) -> None:
     with pytest.raises(LimitExceeded, match=saying):
-        made(holdfast, **{"tenant": tenant, **fields})
+        create_key(holdfast, **{"tenant": tenant, **fields})
     with pytest.raises(LimitExceeded, match="tenant_bytes"):
         holdfast.api_keys.list(tenant="x" * 21)
 
 
 def test_a_key_that_is_refused_makes_no_tenant(holdfast: Holdfast, tenant: str) -> None:
-    key, _ = made(holdfast, f"{tenant}a")
+    key, _ = create_key(holdfast, f"{tenant}a")
     with pytest.raises(Conflict, match="already exists"):
         holdfast.api_keys.create(key, name="a key", tenant=tenant)
     with pytest.raises(NotFound):
@@ -263,7 +263,7 @@ def test_a_key_that_is_refused_makes_no_tenant(holdfast: Holdfast, tenant: str) 
 
 
 def test_a_conflict_says_nothing_of_the_key_or_of_whom_it_belongs_to(holdfast: Holdfast, tenant: str) -> None:
-    key, _ = made(holdfast, tenant)
+    key, _ = create_key(holdfast, tenant)
     with pytest.raises(Conflict) as refused:
         holdfast.api_keys.create(key, name="mine now")
     assert key[3:11] not in str(refused.value)
@@ -272,8 +272,8 @@ def test_a_conflict_says_nothing_of_the_key_or_of_whom_it_belongs_to(holdfast: H
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5])
 def test_pages_of_every_size_are_the_keys_of_a_tenant_oldest_first(holdfast: Holdfast, tenant: str, size: int) -> None:
-    kept = [made(holdfast, tenant)[1] for _ in range(5)]
-    made(holdfast, f"{tenant}b")
+    kept = [create_key(holdfast, tenant)[1] for _ in range(5)]
+    create_key(holdfast, f"{tenant}b")
     result: list[ApiKey] = []
     cursor = None
     while not result or cursor is not None:
@@ -284,7 +284,7 @@ def test_pages_of_every_size_are_the_keys_of_a_tenant_oldest_first(holdfast: Hol
 
 
 def test_a_cursor_survives_the_key_it_was_made_for(holdfast: Holdfast, tenant: str) -> None:
-    kept = [made(holdfast, tenant)[1] for _ in range(3)]
+    kept = [create_key(holdfast, tenant)[1] for _ in range(3)]
     page = holdfast.api_keys.list(tenant=tenant, limit=1)
     holdfast.api_keys.delete(kept[0].id)
     assert holdfast.api_keys.list(tenant=tenant, limit=5, cursor=page.next) == kept[1:]
@@ -292,9 +292,9 @@ def test_a_cursor_survives_the_key_it_was_made_for(holdfast: Holdfast, tenant: s
 
 def test_a_list_is_full_at_its_limit_and_refused_one_above(holdfast: Holdfast, tenant: str) -> None:
     for _ in range(6):
-        made(holdfast, tenant)
+        create_key(holdfast, tenant)
     assert len(holdfast.api_keys.list(tenant=tenant)) == 6
-    made(holdfast, tenant)
+    create_key(holdfast, tenant)
     with pytest.raises(LimitExceeded, match="list_rows = 6"):
         holdfast.api_keys.list(tenant=tenant)
 
@@ -309,7 +309,7 @@ def test_a_cursor_of_another_list_is_refused(holdfast: Holdfast) -> None:
 
 def test_nothing_in_the_file_is_the_key(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
-        key, kept = made(holdfast, "acme")
+        key, kept = create_key(holdfast, "acme")
         connection = apsw.Connection(str(tmp_path / "a.db"))
         ((prefix, stored_value),) = connection.execute("SELECT prefix, key_hash FROM api_keys")
         connection.close()
@@ -320,7 +320,7 @@ def test_nothing_in_the_file_is_the_key(tmp_path: Path) -> None:
 
 def test_a_digest_that_was_changed_in_the_file_lets_nobody_in(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
-        key, _ = made(holdfast, "acme")
+        key, _ = create_key(holdfast, "acme")
         connection = apsw.Connection(str(tmp_path / "a.db"))
         connection.execute("UPDATE api_keys SET key_hash = ?", (digest(new_api_key()),))
         connection.close()
@@ -333,7 +333,7 @@ def test_many_at_once_with_one_key_make_one(tmp_path: Path) -> None:
         kept = list(pool.map(lambda _: holdfast.api_keys.create(KEY, name="x", tenant="acme"), range(8)))
         assert {api_key.id for api_key in kept} == {kept[0].id}
         revoked = list(pool.map(lambda _: holdfast.api_keys.revoke(kept[0].id), range(8)))
-        assert len({api_key.revoked_at for api_key in revoked}) == 1, "the first time counts, whoever that was"
+        assert len({api_key.revoked_at for api_key in revoked}) == 1, "the first revocation counts"
 
 
 @settings(max_examples=30)

@@ -49,7 +49,7 @@ def invoke(database: str, *arguments: str) -> Result:
     return CliRunner().invoke(root, [*arguments], env=environment)
 
 
-def said(database: str, *arguments: str) -> Any:
+def run_json(database: str, *arguments: str) -> Any:
     result = invoke(database, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -113,9 +113,9 @@ def test_lost_data_is_not_sound_and_removable_data_is_not_tidy(field: str, value
 def test_the_doctor_checks_all_tenants_or_the_given_ones(database: str) -> None:
     with Holdfast(database) as holdfast:
         holdfast.tenants.create("zenith")
-    assert list(said(database, "doctor")["tenants"]) == ["acme", "zenith"]
-    assert list(said(database, "doctor", "--tenant", "zenith")["tenants"]) == ["zenith"]
-    two = said(database, "doctor", "--tenant", "zenith", "--tenant", "absent")
+    assert list(run_json(database, "doctor")["tenants"]) == ["acme", "zenith"]
+    assert list(run_json(database, "doctor", "--tenant", "zenith")["tenants"]) == ["zenith"]
+    two = run_json(database, "doctor", "--tenant", "zenith", "--tenant", "absent")
     assert list(two["tenants"]) == ["zenith", "absent"]
     with Holdfast(database) as holdfast:
         assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme", "zenith"], "the doctor creates no tenant"
@@ -132,7 +132,7 @@ def test_the_doctor_exits_with_one_only_for_overdue_erasures(database: str) -> N
     now = datetime.now(UTC)
     with Holdfast(database) as holdfast:
         holdfast.erasures.request("acme", requested_at=now - timedelta(hours=23))
-    assert said(database, "doctor")["overdue_erasures"] == []
+    assert run_json(database, "doctor")["overdue_erasures"] == []
     with Holdfast(database) as holdfast:
         holdfast.erasures.request("zenith", requested_at=now - timedelta(hours=25))
     result = invoke(database, "doctor", "--json")
@@ -146,10 +146,10 @@ def test_a_repair_removes_unneeded_data_and_reports_the_rest(database: str) -> N
         objects = holdfast.tenant("acme").objects
         objects.put([b"let go"], holder="me")
         objects.release("me")
-    assert said(database, "doctor")["tenants"]["acme"]["unheld_objects"] == 1
+    assert run_json(database, "doctor")["tenants"]["acme"]["unheld_objects"] == 1
     with Holdfast(database) as holdfast:
-        assert holdfast.tenant("acme").objects.usage().condemned == 0, "looking marks nothing"
-    assert said(database, "doctor", "--repair")["tenants"]["acme"]["unheld_objects"] == 1
+        assert holdfast.tenant("acme").objects.usage().condemned == 0, "look does not condemn objects"
+    assert run_json(database, "doctor", "--repair")["tenants"]["acme"]["unheld_objects"] == 1
     with Holdfast(database) as holdfast:
         assert holdfast.tenant("acme").objects.usage().condemned == 1
 
@@ -216,7 +216,7 @@ def test_days_out_of_range_are_refused(days: float) -> None:
         (["retention", "policy", "--grace-days", "inf"], 2, "at most 24,000"),
         (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
         (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "nan"], 2, "at most 24,000"),
-        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, "there is no run"),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, UNKNOWN_ID),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
         (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),
@@ -249,10 +249,10 @@ def test_invalid_commands_print_an_error_and_change_nothing(
 
 
 def test_a_policy_is_cleared_before_it_is_set(database: str) -> None:
-    said(database, "retention", "policy", "--per-run", "3", "--grace-days", "2", "--quota-mib", "9")
-    result = said(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
+    run_json(database, "retention", "policy", "--per-run", "3", "--grace-days", "2", "--quota-mib", "9")
+    result = run_json(database, "retention", "policy", "--clear", "--per-run", "4")["policy"]
     assert result == {"per_run": 4, "quota_mib": 500, "grace_s": 7 * 86_400}
-    assert said(database, "retention", "policy", "--clear", "--tenant", "absent")["policy"]["per_run"] == 10
+    assert run_json(database, "retention", "policy", "--clear", "--tenant", "absent")["policy"]["per_run"] == 10
 
 
 def test_the_removal_log_is_closed_and_has_only_removals(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_key_is_a_row_with_its_tenant_and_last_use() -> None:
 
 @pytest.mark.parametrize("days", [1, 36_500])
 def test_a_key_expires_after_the_given_days(database: str, days: int) -> None:
-    made = said(database, "keys", "create", "--name", "ci", "--days", str(days))
+    made = run_json(database, "keys", "create", "--name", "ci", "--days", str(days))
     with Holdfast(database) as holdfast:
         kept = holdfast.api_keys.verify(made["key"])
     assert kept.expires_at is not None
@@ -312,15 +312,15 @@ def test_a_key_expires_after_the_given_days(database: str, days: int) -> None:
 
 def test_keys_are_listed_for_one_tenant_or_for_all(database: str) -> None:
     for tenant in ("acme", "zenith", ""):
-        said(database, "keys", "create", "--name", f"of {tenant}", "--tenant", tenant)
-    listed = [key["name"] for key in said(database, "keys", "list")["keys"]]
+        run_json(database, "keys", "create", "--name", f"of {tenant}", "--tenant", tenant)
+    listed = [key["name"] for key in run_json(database, "keys", "list")["keys"]]
     assert listed == ["of acme"]
-    assert [key["name"] for key in said(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
+    assert [key["name"] for key in run_json(database, "keys", "list", "--tenant", "zenith")["keys"]] == ["of zenith"]
     assert "gives access to all tenants" in invoke(database, "keys", "create", "--name", "x", "--tenant", "").output
 
 
 def test_revoking_twice_prints_the_same(database: str) -> None:
-    id = said(database, "keys", "create", "--name", "ci")["kept"]["id"]
-    first = said(database, "keys", "revoke", "--id", id)["key"]
-    assert said(database, "keys", "revoke", "--id", id.upper())["key"] == first
+    id = run_json(database, "keys", "create", "--name", "ci")["kept"]["id"]
+    first = run_json(database, "keys", "revoke", "--id", id)["key"]
+    assert run_json(database, "keys", "revoke", "--id", id.upper())["key"] == first
     assert first["revoked_at"] is not None

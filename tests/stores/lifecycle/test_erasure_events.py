@@ -95,7 +95,9 @@ def test_events_of_a_dead_consumer_are_taken_over_and_carried_out_once(tmp_path:
 
     within(tmp_path, die)
     assert pending(redis_url) == 2
-    assert within(tmp_path, lambda holdfast: come(holdfast, 10**9)) == (0, []), "who may be alive is left alone"
+    assert within(tmp_path, lambda holdfast: come(holdfast, 10**9)) == (0, []), (
+        "entries of a consumer that may be alive are left"
+    )
     handled, (erasure,) = within(tmp_path, lambda holdfast: come(holdfast, 0))
     assert (handled, pending(redis_url)) == (2, 0)
     assert (erasure.tenant, erasure.event_id) == ("acme", "e1")
@@ -128,7 +130,7 @@ def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
         await consumer.close()
 
     within(tmp_path, use)
-    assert pending(redis_url) >= 1, "the database was away"
+    assert pending(redis_url) >= 1, "the database was unavailable"
 
     async def back(holdfast: AsyncHoldfast) -> list[str]:
         consumer = ErasureConsumer(holdfast, redis_url, idle_ms=0)
@@ -140,7 +142,7 @@ def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
     assert pending(redis_url) == 0
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) >= 2
-    assert all("is not understood" in error for error in errors)
+    assert all("is invalid" in error for error in errors)
 
 
 def test_open_erasures_are_carried_out_while_redis_is_down(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_without_an_address_open_erasures_are_carried_out(tmp_path: Path, lines:
         assert len(await holdfast.erasures.list(limit=5)) == 1
 
     within(tmp_path, use)
-    with pytest.raises(InvalidInput, match="no address of a Redis"):
+    with raises(InvalidInput, field="url"):
         ErasureConsumer(None, "nowhere")  # type: ignore[arg-type]
 
 

@@ -41,7 +41,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(folder: Path, later_s: int = 0) -> Holdfast:
+def open_copy(folder: Path, later_s: int = 0) -> Holdfast:
     clock = FixedClock(NOW + (100 + later_s) * 1_000_000)
     return Holdfast(str(folder / "a.db"), packs=folder / "packs", limits=SMALL, clock=clock)
 
@@ -72,7 +72,7 @@ def test_an_erasure_that_dies_at_any_step_is_resumed(prepared: Path, tmp_path: P
         lines.raw.clear()
         folder = tmp_path / str(at)
         shutil.copytree(prepared, folder)
-        with opened(folder) as holdfast:
+        with open_copy(folder) as holdfast:
             dying: Any = DyingEngine(holdfast._engine, at, after=after)
             try:
                 Erasures(AsyncErasures(dying, holdfast._setting)).carry_out("acme")
@@ -87,7 +87,7 @@ def test_an_erasure_that_dies_at_any_step_is_resumed(prepared: Path, tmp_path: P
 
 
 def check(folder: Path, lines: Lines, others: dict[str, int]) -> None:
-    with opened(folder, 2 * LEASE_S) as holdfast:
+    with open_copy(folder, 2 * LEASE_S) as holdfast:
         open_ = holdfast.erasures.list(only_open=True)
         for erasure in open_:
             assert holdfast.erasures.carry_out(erasure.tenant).is_finished
@@ -95,7 +95,7 @@ def check(folder: Path, lines: Lines, others: dict[str, int]) -> None:
             holdfast.erasures.carry_out("acme")
         zenith = holdfast.tenant("zenith")
         assert all(zenith.snapshots.read(snapshot.id, "file") for snapshot in zenith.snapshots.list())
-    assert mentions(folder, "acme") == {"erasures": 1}, "nothing is left but the proof"
+    assert mentions(folder, "acme") == {"erasures": 1}, "only the record is left"
     assert mentions(folder, "zenith") == others, "no other tenant has lost anything"
     assert files(folder) == 3
     assert set(Counter(lines.deleted("erasure")).values()) <= {1}
@@ -105,7 +105,7 @@ def check(folder: Path, lines: Lines, others: dict[str, int]) -> None:
 def test_an_erasure_of_snapshots_alone_leaves_the_rest(prepared: Path, tmp_path: Path, lines: Lines) -> None:
     folder = tmp_path / "alone"
     shutil.copytree(prepared, folder)
-    with opened(folder) as holdfast:
+    with open_copy(folder) as holdfast:
         holdfast.erasures.request("zenith", event_id="f", whole=False)
         erased = holdfast.erasures.carry_out("zenith")
         assert (erased.is_finished, erased.swept.erasure.count) == (True, 3)
@@ -119,7 +119,7 @@ def test_an_erasure_of_snapshots_alone_leaves_the_rest(prepared: Path, tmp_path:
 def test_requests_for_all_data_and_for_snapshots_are_carried_out_together(prepared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "both"
     shutil.copytree(prepared, folder)
-    with opened(folder) as holdfast:
+    with open_copy(folder) as holdfast:
         holdfast.erasures.request("acme", event_id="less", whole=False)
         assert holdfast.erasures.carry_out("acme").is_finished
         assert all(erasure.finished_at is not None for erasure in holdfast.erasures.list())

@@ -70,7 +70,7 @@ def test_only_holds_of_an_operator_stop_an_erasure(
             assert legal.json["by_tenant"] is False
             await server.ask("POST", f"{T}/erasures", {})
             refused = await server.ask("POST", f"{T}/retention/holds", hold, key=own)
-            assert refused.status == 409, "nor can it place another one then"
+            assert refused.status == 409, "the tenant cannot place another hold then"
             erasures = server.holdfast.erasures
             assert not (await erasures.carry_out("acme")).is_finished
             holds = (await server.ask("GET", f"{T}/retention/holds")).json["items"]

@@ -128,7 +128,9 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
     acme.retention.clear_policy(run_id=run)
     noted = {(deed.subject_kind, deed.action): deed for deed in acme.activity.list()}
     assert noted["tenant", "retention.policy_set"].details == {"per_run": 3}
-    assert noted["run", "retention.policy_set"].details == {"keep_s": 90 * DAY}, "as it was kept, not as it was asked"
+    assert noted["run", "retention.policy_set"].details == {"keep_s": 90 * DAY}, (
+        "the stored number, not the requested one"
+    )
     assert noted["run", "retention.policy_set"].actor == "grace"
     assert noted["run", "retention.policy_cleared"].subject_id == run
     assert (noted["run", "retention.policy_cleared"].actor, noted["run", "retention.policy_cleared"].details) == (
@@ -257,7 +259,7 @@ def test_a_run_that_is_held_may_take_more_than_its_cap(acme: TenantHandle) -> No
     assert len(acme.snapshots.list()) == 3
     acme.retention.release(hold.id)
     made.append(forge(acme, run, [body(9, 40)]).id)
-    assert [snapshot.id for snapshot in acme.snapshots.list()] == made[-1:], "the next capture makes up for it"
+    assert [snapshot.id for snapshot in acme.snapshots.list()] == made[-1:], "the next capture removes the excess"
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
@@ -340,7 +342,7 @@ def test_the_release_of_an_old_sweep_does_not_end_the_new_one(acme: TenantHandle
 def test_sweep_counts_add_up() -> None:
     assert SweepCounts().plus(2, 10).plus(0, 0).plus(1, 5) == SweepCounts(3, 15)
     swept = SweepResult(per_tenant_cap=SweepCounts(4, 1), erasure=SweepCounts(2, 1), held_runs=9)
-    assert (swept.count, swept.adding("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
+    assert (swept.count, swept.with_removed("grace_expired", 1, 8).grace_expired) == (6, SweepCounts(1, 8))
 
 
 def test_log_lines_have_their_levels(caplog: pytest.LogCaptureFixture) -> None:
@@ -374,7 +376,9 @@ def test_a_round_counts_swept_skipped_and_failed_tenants(tmp_path: Path, caplog:
             return rounds
 
     first, second, stopped = asyncio.run(use())
-    assert first == Round(tenants=1, skipped=2, failed=1), "twice within the minute is once, and b is not looked at"
+    assert first == Round(tenants=1, skipped=2, failed=1), (
+        "a second sweep within the minute is skipped, and b is not swept"
+    )
     assert second == Round(tenants=1, skipped=1, erased=1)
     assert stopped == Round()
     assert " could not be swept: InvalidInput: tenant must not be empty" in caplog.text
@@ -399,4 +403,4 @@ def test_workers_have_different_names(tmp_path: Path) -> None:
 
     one, other = asyncio.run(use())
     assert one != other
-    assert one.rpartition(":")[0] == other.rpartition(":")[0], "the process is the same"
+    assert one.rpartition(":")[0] == other.rpartition(":")[0], "both have the name of the process"

@@ -72,10 +72,10 @@ def test_a_shared_object_counts_once(world: World) -> None:
     world.holdfast.tenants.set_quota("acme", snapshot_quota_mib=1)
     result = world.needed()
     assert result is not None
-    assert result.used_bytes == 3 * SIZE, "what the newest needs, and no second one beside it"
+    assert result.used_bytes == 3 * SIZE, "the newest, without a second one"
     assert world.swept() == ids(*made[:7])
     more = [world.forge(run, 0, 1, 3) for _ in range(5)]
-    assert world.swept() == [], "the same tree again costs nothing"
+    assert world.swept() == [], "an equal tree takes no more space"
     assert {removed.id for removed in more} < {snapshot.id for snapshot in world.acme.snapshots.list()}
 
 
@@ -100,12 +100,12 @@ def test_the_newest_of_every_run_stays_and_counts_first(world: World) -> None:
     runs = [world.run() for _ in range(4)]
     old = [world.forge(run, 10 + number) for number, run in enumerate(runs)]
     new = [world.forge(run, number) for number, run in enumerate(runs)]
-    assert world.swept() == ids(*old), "four do not fit, and yet none of them may go"
+    assert world.swept() == ids(*old), "four do not fit, but none may be removed"
     result = world.needed()
     assert result is not None
     assert (result.used_bytes, result.cut) == (4 * SIZE, None)
     world.acme.runs.cancel(runs[0])
-    assert world.swept() == [], "ended or not"
+    assert world.swept() == [], "whether ended or not"
     assert result.over_bytes == 4 * SIZE - result.quota_bytes > 0
     assert len(new) == len(runs)
 
@@ -180,7 +180,7 @@ def test_snapshots_needed_by_a_pending_rewind_stay(local: Bench, lines: Lines) -
     acme.retention.sweep()
     assert local.ids() == [made[0], made[1], made[3]]
     local.capture(run, size=SIZE)
-    assert {made[0], made[1]} < {*local.ids()}, "a capture does not take them either"
+    assert {made[0], made[1]} < {*local.ids()}, "a capture does not remove them either"
     assert made[0] not in lines.deleted()
 
 

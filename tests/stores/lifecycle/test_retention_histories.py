@@ -115,7 +115,7 @@ class Real:
 
     def sweep(self) -> None:
         planned = self.acme.retention.plan()
-        assert self.acme.retention.sweep() == planned, "a plan says exactly what a sweep does"
+        assert self.acme.retention.sweep() == planned, "a plan equals the result of the sweep"
 
     def left(self) -> list[str]:
         return [snapshot.id for snapshot in self.acme.snapshots.list()][::-1]
@@ -132,7 +132,7 @@ def play(model: Model, real: Real, steps: list[tuple[Any, ...]]) -> None:
     assert real.left() == model.left()
     assert intact(real.acme, real.left())
     real.acme.objects.prune(grace_s=0)
-    assert intact(real.acme, real.left()), "nothing that is needed was removed"
+    assert intact(real.acme, real.left()), "no needed object was removed"
     needed = {number for run in model.runs.values() for _, _, tree in run for number in tree}
     stored_value, content = real.acme.objects.usage().stored_bytes, sum(map(size_of, needed))
     assert content <= stored_value <= content + 20_000, "no unneeded object is kept, except manifests"

@@ -118,7 +118,9 @@ def test_the_retention_log_has_only_removals() -> None:
 
 
 def test_a_sweep_is_counted_by_reason() -> None:
-    swept = SweepResult().adding("per_run_cap", 2, 10).adding("erasure", 1, 5).adding("per_run_cap", 1, 1)
+    swept = (
+        SweepResult().with_removed("per_run_cap", 2, 10).with_removed("erasure", 1, 5).with_removed("per_run_cap", 1, 1)
+    )
     assert (swept.per_run_cap, swept.erasure, swept.grace_expired) == (
         SweepCounts(3, 11),
         SweepCounts(1, 5),

@@ -184,7 +184,7 @@ DEFECTS: list[tuple[Defect, list[Step]]] = [
 ]
 
 
-def played(steps: list[Step]) -> None:
+def play_steps(steps: list[Step]) -> None:
     clock = FixedClock()
     with Holdfast(":memory:", clock=clock) as holdfast:
         play(Model(), Real(holdfast, clock, "acme"), steps)
@@ -192,6 +192,6 @@ def played(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize(("defect", "steps"), [pytest.param(*case, id=case[0].__name__) for case in DEFECTS])
 def test_a_planted_defect_is_noticed(defect: Defect, steps: list[Step]) -> None:
-    played(steps)
+    play_steps(steps)
     with defect(), pytest.raises(Exception):  # noqa: B017
-        played(steps)
+        play_steps(steps)

@@ -59,7 +59,7 @@ def digest(number: int) -> str:
     return digest_of(body(number, SIZE)).hex()
 
 
-def stored(tenant: TenantHandle) -> int:
+def bytes_after_prune(tenant: TenantHandle) -> int:
     """The stored bytes after all objects without references were removed."""
     tenant.objects.prune(grace_s=0)
     return tenant.objects.usage().stored_bytes
@@ -69,14 +69,14 @@ def test_a_chain_without_its_first_snapshots_starts_at_the_first_kept_one(acme: 
     made = chain(acme, new_run(acme), [[0, 1], [0, 2], [0, 3], [0, 3, 4]])
     remove(acme, made[:2])
     assert acme.snapshots.usage().layers == 4
-    assert stored(acme) > 5 * SIZE, "nothing is free yet: the others lie on it"
+    assert bytes_after_prune(acme) > 5 * SIZE, "nothing is freed yet: other layers are based on it"
     assert squash(acme) == 2
     assert acme.snapshots.usage().layers == 2
-    assert 3 * SIZE <= stored(acme) < 4 * SIZE, "bodies 1 and 2 are gone, 0, 3 and 4 are there"
+    assert 3 * SIZE <= bytes_after_prune(acme) < 4 * SIZE, "bodies 1 and 2 were removed, 0, 3 and 4 were kept"
     assert [numbers(acme, snapshot) for snapshot in made[2:]] == [{0, 3}, {0, 3, 4}]
     assert [acme.snapshots.get(snapshot.id).depth for snapshot in made[2:]] == [0, 1]
     assert intact(acme, [snapshot.id for snapshot in made[2:]])
-    assert squash(acme) == 0, "once is enough"
+    assert squash(acme) == 0, "a second call has nothing to do"
 
 
 def test_squashing_in_the_middle_removes_only_the_layers_between(acme: TenantHandle) -> None:
@@ -85,7 +85,7 @@ def test_squashing_in_the_middle_removes_only_the_layers_between(acme: TenantHan
     assert squash(acme) == 2
     assert [numbers(acme, snapshot) for snapshot in (made[0], made[3])] == [{0}, {3}]
     assert acme.snapshots.usage().layers == 2
-    assert 2 * SIZE <= stored(acme) < 3 * SIZE
+    assert 2 * SIZE <= bytes_after_prune(acme) < 3 * SIZE
 
 
 def test_squashing_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
@@ -96,7 +96,7 @@ def test_squashing_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
     assert squash(acme) == 1
     assert [numbers(acme, snapshot) for snapshot in (*left, *right)] == [{0, 3}, {3}, {1, 4}]
     assert acme.snapshots.usage().layers == 3
-    assert 4 * SIZE <= stored(acme) < 5 * SIZE, "body 2 is gone"
+    assert 4 * SIZE <= bytes_after_prune(acme) < 5 * SIZE, "body 2 was removed"
     assert intact(acme, [snapshot.id for snapshot in (*left, *right)])
 
 
@@ -111,7 +111,7 @@ def test_later_captures_are_based_on_the_squashed_layer(acme: TenantHandle) -> N
     remove(acme, [made[2], more[0]])
     assert squash(acme) == 2
     assert numbers(acme, more[1]) == {3}
-    assert SIZE <= stored(acme) < 2 * SIZE
+    assert SIZE <= bytes_after_prune(acme) < 2 * SIZE
 
 
 def test_layers_are_not_squashed_without_a_gain(acme: TenantHandle) -> None:
@@ -134,7 +134,7 @@ def test_two_runs_in_one_directory_share_layers_until_one_is_removed(local: Benc
     assert existing.retention.sweep().grace_expired.count == 3
     local.clock.advance(3_600)
     existing.retention.sweep()
-    assert existing.objects.usage().stored_bytes < 3 * 40_000, "what only the first run needed is gone"
+    assert existing.objects.usage().stored_bytes < 3 * 40_000, "objects of only the first run were removed"
     assert {snapshot.id: existing.snapshots.read(snapshot.id, "file") for snapshot in second} == before
     assert not {snapshot.id for snapshot in first} & {*local.ids()}
     third = local.capture(other, size=40_000, of="shared")

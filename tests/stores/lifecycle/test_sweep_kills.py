@@ -69,7 +69,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(folder: Path, *, later_s: int = 0) -> Holdfast:
+def open_copy(folder: Path, *, later_s: int = 0) -> Holdfast:
     clock = FixedClock(NOW + (9 * DAY + later_s) * 1_000_000)
     return Holdfast(str(folder / "a.db"), packs=folder / "packs", limits=SMALL, clock=clock)
 
@@ -83,18 +83,18 @@ def state(acme: TenantHandle) -> list[Any]:
 
 def finish(folder: Path, lines: Lines) -> list[Any]:
     """Sweep until nothing is left to do; nothing may be missing meanwhile."""
-    with opened(folder, later_s=2 * LEASE_S) as holdfast:
+    with open_copy(folder, later_s=2 * LEASE_S) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.diagnostics.look().is_sound
         assert all(acme.snapshots.read(snapshot.id, "file") for snapshot in acme.snapshots.list())
         acme.retention.sweep()
-    with opened(folder, later_s=3_600 + 4 * LEASE_S) as holdfast:
+    with open_copy(folder, later_s=3_600 + 4 * LEASE_S) as holdfast:
         acme = holdfast.tenant("acme")
         acme.retention.sweep()
         noted = Counter(deed.subject_id for deed in acme.activity.list(action="checkpoint.deleted"))
         message = Counter(lines.deleted())
-        assert set(noted.values()) == {1}, "each removal is noted exactly once"
-        assert set(message.values()) <= {1}, "and said at most once"
+        assert set(noted.values()) == {1}, "each removal is in the activity log exactly once"
+        assert set(message.values()) <= {1}, "and in the retention log at most once"
         assert message.keys() <= noted.keys()
         return state(acme)
 
@@ -111,7 +111,7 @@ def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
         lines.raw.clear()
         folder = tmp_path / str(at)
         shutil.copytree(prepared, folder)
-        with opened(folder) as holdfast:
+        with open_copy(folder) as holdfast:
             dying = DyingEngine(holdfast._engine, at, after=after)
             try:
                 TenantHandle(dying, Scope("acme", holdfast._setting)).retention.sweep()
@@ -120,7 +120,7 @@ def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
         assert finish(folder, lines) == expected, at
         shutil.rmtree(folder)
         if dying.left > 0:
-            assert at > 20, "hardly anything was done"
+            assert at > 20, "too few steps were played"
             return
     raise AssertionError("it never came to an end")
 

@@ -58,7 +58,7 @@ def test_ids_are_returned_in_order_and_an_empty_list_adds_nothing(acme: TenantHa
 
 REFUSED: list[Any] = [
     pytest.param(NewAgentMemory(content="x", embedding=[]), InvalidInput, "embedding", id="no numbers"),
-    pytest.param(NewAgentMemory(content="x", embedding="10"), InvalidInput, "embedding", id="a text"),  # type: ignore[arg-type]
+    pytest.param(NewAgentMemory(content="x", embedding="10"), InvalidInput, "embedding", id="a string"),  # type: ignore[arg-type]
     pytest.param(new("x", math.nan), InvalidInput, "embedding", id="not a number"),
     pytest.param(new("x", math.inf), InvalidInput, "embedding", id="infinity"),
     pytest.param(new("x", 1e39), InvalidInput, "embedding", id="over 32 bits"),
@@ -66,12 +66,12 @@ REFUSED: list[Any] = [
     pytest.param(new("x" * 51), LimitExceeded, "content_bytes", id="content over the limit"),
     pytest.param(new(7), InvalidInput, "content", id="a number"),  # type: ignore[arg-type]
     pytest.param(new("x", metadata={"k": "x" * 60}), LimitExceeded, "metadata_bytes", id="metadata over the limit"),
-    pytest.param(new("x", metadata={"k": {1}}), InvalidText, "set", id="metadata that is no JSON"),
+    pytest.param(new("x", metadata={"k": {1}}), InvalidText, "set", id="metadata that is not JSON"),
     pytest.param(new("x", metadata=[1]), InvalidInput, "dictionary", id="metadata that is a list"),
     pytest.param(new("x", ttl_days=MAX_TTL_DAYS + 1), InvalidInput, "ttl_days", id="too many days"),
-    pytest.param(new("x", ttl_days=True), InvalidInput, "ttl_days", id="a truth for days"),
+    pytest.param(new("x", ttl_days=True), InvalidInput, "ttl_days", id="a boolean for days"),
     pytest.param(new("x", ttl_days=1.5), InvalidInput, "ttl_days", id="half a day"),
-    pytest.param("x", InvalidInput, "memories", id="no memory at all"),
+    pytest.param("x", InvalidInput, "memories", id="not a memory"),
 ]
 
 

@@ -45,10 +45,10 @@ def ids(results: Any) -> list[str]:
 # Embeddings
 
 
-@pytest.mark.parametrize("given_none", [[], (), None], ids=["list", "tuple", "none"])
-def test_no_search_finds_a_memory_without_an_embedding(acme: TenantHandle, given_none: Any) -> None:
+@pytest.mark.parametrize("no_embedding", [[], (), None], ids=["list", "tuple", "none"])
+def test_no_search_finds_a_memory_without_an_embedding(acme: TenantHandle, no_embedding: Any) -> None:
     acme.crew_memories.save([new("without"), new("with", embedding=[1.0])])
-    assert acme.crew_memories.search(given_none) == []
+    assert acme.crew_memories.search(no_embedding) == []
     assert ids(acme.crew_memories.search([1.0])) == ["with"]
     assert ids(acme.crew_memories.list()) == ["without", "with"]
 
@@ -93,7 +93,7 @@ def test_floats_of_32_bits_are_stored_unchanged(numbers: list[float]) -> None:
         ([3e38, 3e38], [3e38, 3e38], 1.0),
         ([1e-40, 0], [1e-40, 0], 1.0),
     ],
-    ids=["along", "across", "against", "from-nowhere", "to-nowhere", "half", "large", "small"],
+    ids=["same", "orthogonal", "opposite", "from-zero", "to-zero", "half", "large", "small"],
 )
 def test_similarity_is_the_cosine_with_and_without_numpy(one: list[float], other: list[float], score: float) -> None:
     query, rows = similarity.pack(one, Limits()), [similarity.pack(other, Limits())]
@@ -119,7 +119,7 @@ def test_the_score_of_an_opposite_embedding_is_zero(acme: TenantHandle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "error"),
+    ("condition", "error"),
     [
         ({"limit": None}, InvalidInput),
         ({"limit": 0}, InvalidInput),
@@ -141,18 +141,18 @@ def test_the_score_of_an_opposite_embedding_is_zero(acme: TenantHandle) -> None:
     ],
     ids=repr,
 )
-def test_invalid_search_arguments_are_refused(acme: TenantHandle, how: Any, error: type[Exception]) -> None:
+def test_invalid_search_arguments_are_refused(acme: TenantHandle, condition: Any, error: type[Exception]) -> None:
     acme.crew_memories.save([new("a", embedding=[1.0])])
     with pytest.raises(error):
-        acme.crew_memories.search([1.0], **how)
+        acme.crew_memories.search([1.0], **condition)
 
 
 @pytest.mark.parametrize(
-    "how", [{"limit": None}, {"limit": 0}, {"limit": "5"}, {"offset": None}, {"containing": 5}], ids=repr
+    "condition", [{"limit": None}, {"limit": 0}, {"limit": "5"}, {"offset": None}, {"containing": 5}], ids=repr
 )
-def test_invalid_list_arguments_are_refused(acme: TenantHandle, how: Any) -> None:
+def test_invalid_list_arguments_are_refused(acme: TenantHandle, condition: Any) -> None:
     with pytest.raises(InvalidInput):
-        acme.crew_memories.list(**how)
+        acme.crew_memories.list(**condition)
 
 
 # Scopes
@@ -210,15 +210,15 @@ MEMORIES = [
 ]
 
 
-@pytest.mark.parametrize(("how", "fits"), CHOSEN, ids=[repr(how) for how, _ in CHOSEN])
+@pytest.mark.parametrize(("condition", "fits"), CHOSEN, ids=[repr(condition) for condition, _ in CHOSEN])
 def test_filters_compare_values_and_their_types(
-    acme: TenantHandle, how: dict[str, Any], fits: Callable[[CrewMemory], bool]
+    acme: TenantHandle, condition: dict[str, Any], fits: Callable[[CrewMemory], bool]
 ) -> None:
     acme.crew_memories.save(MEMORIES)
     expected = sorted(memory.id for memory in acme.crew_memories.list() if fits(memory))
-    assert sorted(ids(acme.crew_memories.search([1.0], limit=50, **how))) == expected
-    assert acme.crew_memories.delete(**how) == len(expected)
-    assert acme.crew_memories.delete(**how) == 0
+    assert sorted(ids(acme.crew_memories.search([1.0], limit=50, **condition))) == expected
+    assert acme.crew_memories.delete(**condition) == len(expected)
+    assert acme.crew_memories.delete(**condition) == 0
     assert not set(ids(acme.crew_memories.list())) & set(expected)
 
 
@@ -261,16 +261,16 @@ def test_older_than_compares_the_creation_time(acme: TenantHandle, older_than: d
 
 
 @pytest.mark.parametrize(
-    "how",
+    "condition",
     [{"ids": "one"}, {"ids": 5}, {"ids": [""]}, {"ids": [7]}, {"ids": ["x"] * 21}, {"older_than": "2026"},
      {"older_than": 5}, {"older_than": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))},
      {"categories": "fact"}, {"categories": [7]}, {"metadata": "x"}, {"user": 7}],
-    ids=lambda how: repr(how)[:30],
+    ids=lambda condition: repr(condition)[:30],
 )  # fmt: skip
-def test_invalid_deletion_arguments_are_refused(acme: TenantHandle, how: Any) -> None:
+def test_invalid_deletion_arguments_are_refused(acme: TenantHandle, condition: Any) -> None:
     acme.crew_memories.save([new("one")])
     with pytest.raises(InvalidInput):
-        acme.crew_memories.delete(**how)
+        acme.crew_memories.delete(**condition)
     assert ids(acme.crew_memories.list()) == ["one"]
 
 

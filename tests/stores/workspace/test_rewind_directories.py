@@ -185,7 +185,7 @@ def test_progress_adds_up_to_the_result(place: Place, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- a directory in use
 
 
-def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def fail_restores(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have the directory change a number of times while it is restored."""
     tries: list[int] = []
     real = tree_restoring.restore
@@ -203,7 +203,7 @@ def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_directory_that_changes_during_a_restore_is_examined_again(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries = failing(restore.TRIES - 1, monkeypatch)
+    tries = fail_restores(restore.TRIES - 1, monkeypatch)
     place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     assert (len(tries), read(tmp_path / "new")) == (restore.TRIES, BOTH)
 
@@ -211,7 +211,7 @@ def test_a_directory_that_changes_during_a_restore_is_examined_again(
 def test_a_restore_gives_up_on_a_directory_that_keeps_changing(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries = failing(99, monkeypatch)
+    tries = fail_restores(99, monkeypatch)
     with pytest.raises(Stale, match="changed by another process"):
         place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     assert len(tries) == restore.TRIES
@@ -220,7 +220,7 @@ def test_a_restore_gives_up_on_a_directory_that_keeps_changing(
 # ------------------------------------------------------------------------------------------------------ runs and steps
 
 
-def stepped(place: Place, steps: int, **snapshots: str) -> None:
+def commit_steps(place: Place, steps: int, **snapshots: str) -> None:
     """So many steps; those that are named have a snapshot."""
     held = place.acme.leases.claim("me", run_id=place.run.id)
     assert held is not None
@@ -241,7 +241,7 @@ def test_a_step_without_a_snapshot_uses_the_last_one_before_it(
     for content in (b"first", b"second"):
         (place.tree / "a").write_bytes(content)
         taken.append(place.acme.workspaces.capture(place.run.id, place.tree).snapshot.id)
-    stepped(place, 10, at_1=taken[0], at_5=taken[1])
+    commit_steps(place, 10, at_1=taken[0], at_5=taken[1])
     (place.tree / "a").write_bytes(b"latest")
     place.acme.workspaces.rewind(place.run.id, to_step, place.tree)
     assert (place.tree / "a").read_bytes() == expected
@@ -249,7 +249,7 @@ def test_a_step_without_a_snapshot_uses_the_last_one_before_it(
 
 def test_a_snapshot_captured_for_a_step_is_found_by_its_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewind, "PAGE_STEPS", 2)
-    stepped(place, 6)
+    commit_steps(place, 6)
     (place.tree / "a").write_bytes(b"two")
     place.acme.workspaces.capture(place.run.id, place.tree, step=2)
     (place.tree / "a").write_bytes(b"latest")
@@ -259,7 +259,7 @@ def test_a_snapshot_captured_for_a_step_is_found_by_its_number(place: Place, mon
 
 @pytest.mark.parametrize("days", [-1, True, 1.5, "7", 2**31])
 def test_invalid_days_are_refused_before_anything_is_captured(place: Place, days: Any) -> None:
-    stepped(place, 1)
+    commit_steps(place, 1)
     before = len(place.acme.snapshots.list(limit=100))
     with raises(InvalidInput, field="keep_snapshots_for"):
         place.acme.workspaces.rewind(place.run.id, 0, place.tree, keep_snapshots_for=days)
@@ -267,14 +267,14 @@ def test_invalid_days_are_refused_before_anything_is_captured(place: Place, days
 
 
 def test_a_rewind_of_a_missing_directory_leaves_the_run_unchanged(place: Place, tmp_path: Path) -> None:
-    stepped(place, 2)
+    commit_steps(place, 2)
     with pytest.raises(NotFound):
         place.acme.workspaces.rewind(place.run.id, 1, tmp_path / "nowhere")
     assert (place.acme.runs.get(place.run.id).iteration, [*place.acme.rewinds.list(place.run.id)]) == (2, [])
 
 
 def test_a_redo_without_a_rewind_changes_nothing(place: Place) -> None:
-    stepped(place, 1)
+    commit_steps(place, 1)
     with pytest.raises(Conflict, match="no rewind"):
         place.acme.workspaces.redo(place.run.id, place.tree)
     with pytest.raises(NotFound):
@@ -289,7 +289,7 @@ def test_without_pending_rewinds_nothing_is_finished(place: Place) -> None:
 
 
 def test_a_rewind_interrupted_without_files_is_finished_without_files(place: Place) -> None:
-    stepped(place, 1)
+    commit_steps(place, 1)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=0)
     finished = place.acme.workspaces.finish_rewinds()
     assert [(rewound.id, rewound.status) for rewound in finished] == [(rewind.id, "rewound")]
@@ -297,7 +297,7 @@ def test_a_rewind_interrupted_without_files_is_finished_without_files(place: Pla
 
 
 def test_a_tenant_cannot_finish_rewinds_of_another(place: Place) -> None:
-    stepped(place, 1)
+    commit_steps(place, 1)
     place.acme.rewinds.begin(place.run.id, to_step=0, path=str(place.tree), snapshot=place.snapshot)
     (place.tree / "a").write_bytes(b"latest")
     assert place.zenith.workspaces.finish_rewinds() == []

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.types import Run
+from tests.errors import raises
 
 UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 ODD = "nul \0, lone \udcff, Ünïcode 🙂"
@@ -45,13 +46,13 @@ def place(_open: tuple[Holdfast, FixedClock]) -> Place:
     hf, clock = _open
     number = next(NUMBERS)
     acme = hf.tenant(f"acme {number}")
-    run = held(acme)
+    run = start_held_run(acme)
     for iteration in (1, 2):
         step(acme, run, iteration)
     return Place(acme, hf.tenant(f"zenith {number}"), clock, run)
 
 
-def held(acme: TenantHandle) -> Run:
+def start_held_run(acme: TenantHandle) -> Run:
     run = acme.leases.claim("me", run_id=acme.runs.start(acme.sessions.create().id).id)
     assert run is not None
     return run
@@ -63,16 +64,16 @@ def step(acme: TenantHandle, run: Run, number: int, **more: Any) -> None:
     acme.runs.step(run.id, epoch=run.epoch, iteration=number, state=number, messages=messages, **more)
 
 
-def gone_back(place: Place, to_step: int, **more: Any) -> str:
+def rewind_to(place: Place, to_step: int, **more: Any) -> str:
     rewind = place.acme.rewinds.begin(place.run.id, to_step=to_step, **more)
     return place.acme.rewinds.finish(rewind.id).id
 
 
-def come_back(place: Place) -> None:
+def redo_last(place: Place) -> None:
     place.acme.rewinds.finish(place.acme.rewinds.redo(place.run.id).id)
 
 
-def released(place: Place) -> None:
+def release_run(place: Place) -> None:
     place.acme.leases.release(place.run.id, epoch=place.run.epoch)
 
 
@@ -92,7 +93,7 @@ ENDINGS: dict[str, Callable[[TenantHandle, Run], object]] = {
 def test_a_rewound_run_waits_and_a_redo_restores_its_state(place: Place, status: str) -> None:
     ENDINGS[status](place.acme, place.run)
     before = place.now()
-    gone_back(place, 1)
+    rewind_to(place, 1)
     existing = place.now()
     assert (existing.status, existing.iteration, existing.attempts) == ("waiting", 1, 0)
     assert (existing.stop_reason, existing.error, existing.pause_until, existing.finished_at) == (
@@ -101,7 +102,7 @@ def test_a_rewound_run_waits_and_a_redo_restores_its_state(place: Place, status:
         None,
         None,
     )
-    come_back(place)
+    redo_last(place)
     assert place.now().status == status
     assert replace(place.now(), epoch=0) == replace(before, epoch=0)
 
@@ -109,7 +110,7 @@ def test_a_rewound_run_waits_and_a_redo_restores_its_state(place: Place, status:
 @pytest.mark.parametrize("status", ENDINGS)
 def test_a_redone_run_regains_its_status_only_when_finished(place: Place, status: str) -> None:
     ENDINGS[status](place.acme, place.run)
-    gone_back(place, 0)
+    rewind_to(place, 0)
     place.acme.rewinds.redo(place.run.id)
     existing = place.now()
     assert (existing.status, existing.iteration) == ("waiting", 2)
@@ -119,8 +120,8 @@ def test_a_redone_run_regains_its_status_only_when_finished(place: Place, status
 def test_a_redone_paused_run_is_claimed_after_its_pause(place: Place) -> None:
     until = datetime.fromtimestamp(place.clock.now_us() / 1e6, UTC) + timedelta(hours=1)
     place.acme.runs.pause(place.run.id, epoch=place.run.epoch, until=until)
-    gone_back(place, 1)
-    come_back(place)
+    rewind_to(place, 1)
+    redo_last(place)
     assert place.acme.leases.claim("heir") is None
     place.clock.advance(3_601)
     assert place.acme.leases.claim("heir") is not None
@@ -128,15 +129,15 @@ def test_a_redone_paused_run_is_claimed_after_its_pause(place: Place) -> None:
 
 def test_a_redone_completed_run_is_not_claimed(place: Place) -> None:
     place.acme.runs.finish(place.run.id, epoch=place.run.epoch, stop_reason="done")
-    gone_back(place, 1)
-    come_back(place)
+    rewind_to(place, 1)
+    redo_last(place)
     assert place.acme.leases.claim("heir") is None
     assert place.acme.leases.claim("heir", run_id=place.run.id) is None
 
 
 def test_a_rewound_completed_run_can_continue(place: Place) -> None:
     place.acme.runs.finish(place.run.id, epoch=place.run.epoch, stop_reason="done")
-    gone_back(place, 1)
+    rewind_to(place, 1)
     place.acme.runs.resume(place.run.id)
     heir = place.acme.leases.claim("heir")
     assert heir is not None
@@ -147,21 +148,21 @@ def test_a_rewound_completed_run_can_continue(place: Place) -> None:
 def test_failed_attempts_are_reset_by_a_rewind_and_restored_by_a_redo(place: Place) -> None:
     for _ in range(3):
         place.clock.advance(3_600)
-        assert place.acme.leases.claim("heir") is None, "it is only doubted"
+        assert place.acme.leases.claim("heir") is None, "the lease is only doubted"
         place.clock.advance(3_600)
         assert place.acme.leases.claim("heir") is not None
     place.acme.runs.fail(place.run.id, epoch=place.now().epoch, error="no")
     tried = place.now().attempts
     assert tried > 1
-    gone_back(place, 1)
+    rewind_to(place, 1)
     assert place.now().attempts == 0
-    come_back(place)
+    redo_last(place)
     assert place.now().attempts == tried
 
 
 def test_the_tokens_of_rewound_steps_are_subtracted(place: Place) -> None:
     step(place.acme, place.run, 3, usage=Usage(input_tokens=100, output_tokens=20))
-    gone_back(place, 2, epoch=place.run.epoch)
+    rewind_to(place, 2, epoch=place.run.epoch)
     assert (place.now().input_tokens, place.now().output_tokens) == (0, 0)
     place.acme.rewinds.finish(place.acme.rewinds.redo(place.run.id, epoch=place.run.epoch).id)
     assert (place.now().input_tokens, place.now().output_tokens) == (100, 20)
@@ -172,7 +173,7 @@ def test_the_tokens_of_rewound_steps_are_subtracted(place: Place) -> None:
 
 @pytest.mark.parametrize("verb", ["begin", "redo"])
 def test_a_run_cancelled_before_finish_stays_cancelled(place: Place, verb: str) -> None:
-    released(place)
+    release_run(place)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=1)
     if verb == "redo":
         place.acme.rewinds.finish(rewind.id)
@@ -184,7 +185,7 @@ def test_a_run_cancelled_before_finish_stays_cancelled(place: Place, verb: str) 
 
 
 def test_a_deleted_session_hides_the_rewind_until_it_is_restored(place: Place) -> None:
-    released(place)
+    release_run(place)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=1)
     place.acme.sessions.delete(place.run.session_id)
     calls: list[Callable[[], object]] = [
@@ -200,7 +201,7 @@ def test_a_deleted_session_hides_the_rewind_until_it_is_restored(place: Place) -
 
 
 def test_a_run_with_a_pending_rewind_has_no_holder(place: Place) -> None:
-    released(place)
+    release_run(place)
     place.acme.rewinds.begin(place.run.id, to_step=1)
     assert place.acme.leases.claim("heir") is None
     with pytest.raises(Fenced):
@@ -208,46 +209,46 @@ def test_a_run_with_a_pending_rewind_has_no_holder(place: Place) -> None:
 
 
 def test_begin_and_finish_have_their_own_times(place: Place) -> None:
-    released(place)
+    release_run(place)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=1)
     place.clock.advance(7)
     result = place.acme.rewinds.finish(rewind.id)
     assert result.finished_at is not None
     assert result.finished_at - result.created_at == timedelta(seconds=7)
-    assert place.acme.rewinds.redo(place.run.id).finished_at is None, "it is to be finished once more"
+    assert place.acme.rewinds.redo(place.run.id).finished_at is None, "the redo must be finished again"
 
 
 # ------------------------------------------------------------------------------------------------------ said twice
 
 
 def test_a_repeated_rewind_returns_its_current_state(place: Place) -> None:
-    released(place)
-    id = gone_back(place, 1, id=UNKNOWN_ID)
-    come_back(place)
+    release_run(place)
+    id = rewind_to(place, 1, id=UNKNOWN_ID)
+    redo_last(place)
     again = place.acme.rewinds.begin(place.run.id, to_step=1, id=id)
     assert (again.id, again.status) == (UNKNOWN_ID, "redone")
-    assert place.now().iteration == 2, "and nothing is taken back once more"
+    assert place.now().iteration == 2, "the run is not rewound again"
 
 
 def test_the_same_id_for_another_step_is_refused(place: Place) -> None:
-    released(place)
-    gone_back(place, 1, id=UNKNOWN_ID)
+    release_run(place)
+    rewind_to(place, 1, id=UNKNOWN_ID)
     with pytest.raises(Conflict, match=f"rewind {UNKNOWN_ID} .*, of run {place.run.id} to step 1"):
         place.acme.rewinds.begin(place.run.id, to_step=0, id=UNKNOWN_ID)
 
 
 def test_a_redo_that_is_repeated_by_its_id_does_nothing_more(place: Place) -> None:
-    released(place)
-    id = gone_back(place, 1)
-    come_back(place)
+    release_run(place)
+    id = rewind_to(place, 1)
+    redo_last(place)
     assert place.acme.rewinds.redo(place.run.id, id=id).status == "redone"
     with pytest.raises(Conflict, match="no rewind"):
         place.acme.rewinds.redo(place.run.id)
 
 
 def test_two_tenants_may_use_the_same_id(place: Place) -> None:
-    theirs = held(place.zenith)
-    gone_back(place, 1, id=UNKNOWN_ID, epoch=place.run.epoch)
+    theirs = start_held_run(place.zenith)
+    rewind_to(place, 1, id=UNKNOWN_ID, epoch=place.run.epoch)
     place.zenith.rewinds.begin(theirs.id, to_step=0, id=UNKNOWN_ID, epoch=theirs.epoch)
     assert place.acme.rewinds.get(UNKNOWN_ID).run_id == place.run.id
     assert place.zenith.rewinds.get(UNKNOWN_ID).run_id == theirs.id
@@ -257,7 +258,7 @@ def test_two_tenants_may_use_the_same_id(place: Place) -> None:
 
 
 def test_names_of_any_text_are_kept(place: Place) -> None:
-    released(place)
+    release_run(place)
     made = place.acme.rewinds.begin(place.run.id, to_step=1, path=ODD, snapshot=ODD, dirty=ODD)
     assert (made.path, made.snapshot, made.dirty) == (ODD, ODD, ODD)
     assert place.acme.rewinds.finish(made.id).path == ODD
@@ -269,7 +270,7 @@ def test_names_of_any_text_are_kept(place: Place) -> None:
 @pytest.mark.parametrize("what", ["path", "snapshot", "dirty"])
 @pytest.mark.parametrize(("value", "error"), [("", InvalidInput), (7, InvalidInput), ("ä" * 8_193, LimitExceeded)])
 def test_an_invalid_name_begins_no_rewind(place: Place, what: str, value: Any, error: type[Exception]) -> None:
-    released(place)
+    release_run(place)
     with pytest.raises(error, match=what):
         place.acme.rewinds.begin(place.run.id, to_step=1, **{what: value})
     assert (place.now().status, place.now().iteration) == ("pending", 2)
@@ -300,7 +301,7 @@ def test_an_invalid_id_is_refused_by_every_method(place: Place, wrong: Any) -> N
 
 @pytest.mark.parametrize("epoch", [True, "1", 1.0, -1])
 def test_an_invalid_epoch_is_refused(place: Place, epoch: Any) -> None:
-    with pytest.raises(InvalidInput, match="epoch is the whole number"):
+    with raises(InvalidInput, field="epoch"):
         place.acme.rewinds.begin(place.run.id, to_step=0, epoch=epoch)
 
 
@@ -310,11 +311,11 @@ def test_calls_with_any_id_are_archived_and_restored(place: Place) -> None:
     below = place.acme.runs.start(place.acme.sessions.create().id, parent=place.run.id, parent_call=ODD)
     place.acme.runs.cancel(below.id)
     step(place.acme, place.run, 3, tool_calls=[ToolOutcome(id=ODD, result=ODD)])
-    released(place)
+    release_run(place)
     before = place.acme.tool_calls.list(place.run.id)
-    gone_back(place, 2)
+    rewind_to(place, 2)
     assert place.acme.tool_calls.list(place.run.id) == []
-    come_back(place)
+    redo_last(place)
     assert place.acme.tool_calls.list(place.run.id) == before
     assert place.acme.runs.get(below.id).parent_call_id == ODD
 
@@ -327,7 +328,7 @@ def test_an_unknown_run_has_no_rewinds(place: Place) -> None:
 
 
 def test_another_tenant_cannot_see_a_rewind(place: Place) -> None:
-    released(place)
+    release_run(place)
     rewind = place.acme.rewinds.begin(place.run.id, to_step=1)
     theirs = place.zenith.rewinds
     assert [*theirs.pending()] == [*theirs.pending(place.run.id)] == [*theirs.list(place.run.id, limit=1)] == []
@@ -345,7 +346,7 @@ def test_another_tenant_cannot_see_a_rewind(place: Place) -> None:
 def test_pending_rewinds_are_limited_and_the_oldest_first(place: Place) -> None:
     made = []
     for _ in range(3):
-        run = held(place.acme)
+        run = start_held_run(place.acme)
         place.clock.advance(1)
         made.append(place.acme.rewinds.begin(run.id, to_step=0, epoch=run.epoch).id)
     assert [rewind.id for rewind in place.acme.rewinds.pending()] == made[:2]
@@ -355,7 +356,7 @@ def test_pending_rewinds_are_limited_and_the_oldest_first(place: Place) -> None:
 
 def test_a_list_of_the_maximum_length_needs_no_page(place: Place) -> None:
     for _ in range(2):
-        gone_back(place, 2, epoch=place.run.epoch)
+        rewind_to(place, 2, epoch=place.run.epoch)
     assert len(place.acme.rewinds.list(place.run.id)) == 2
     whole = place.acme.rewinds.list(place.run.id, limit=2)
     assert (len(whole), whole.next) == (2, None)
@@ -384,7 +385,7 @@ def test_a_cursor_of_another_list_is_refused(place: Place) -> None:
 def test_snapshots_are_kept_for_as_long_as_asked_and_no_longer_than_may_be(
     place: Place, keep_s: int, kept: int
 ) -> None:
-    gone_back(place, 1, epoch=place.run.epoch, keep_s=keep_s)
+    rewind_to(place, 1, epoch=place.run.epoch, keep_s=keep_s)
     assert place.acme.retention.policy(run_id=place.run.id).grace_s == kept
 
 

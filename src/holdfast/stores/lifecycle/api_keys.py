@@ -168,7 +168,7 @@ class AsyncApiKeys(Store):
         api_key = await self._get(connection, key_id, tenant)
         row = await queries.revoke.one(connection, {**_identity(api_key), "now_at": self._setting.clock.now_us()})
         if row is None:
-            raise _missing(key_id)
+            raise _not_found(key_id)
         return _key(connection, row)
 
     @writes
@@ -180,7 +180,7 @@ class AsyncApiKeys(Store):
         """
         params = {"id": parse(key_id, "key id"), "now_at": self._setting.clock.now_us()}
         if await queries.touch.one(connection, params) is None:
-            raise _missing(key_id)
+            raise _not_found(key_id)
 
     @writes
     async def delete(self, connection: Connection, key_id: Id, *, tenant: str | None = None) -> None:
@@ -191,13 +191,13 @@ class AsyncApiKeys(Store):
         """
         api_key = await self._get(connection, key_id, tenant)
         if await queries.delete.one(connection, _identity(api_key)) is None:
-            raise _missing(key_id)
+            raise _not_found(key_id)
 
     async def _get(self, connection: Connection, key_id: str, tenant: str | None) -> ApiKey:
         row = await queries.get.one(connection, {"id": parse(key_id, "key id")})
         api_key = None if row is None else _key(connection, row)
         if api_key is None or (tenant is not None and api_key.tenant != tenant):
-            raise _missing(key_id)
+            raise _not_found(key_id)
         return api_key
 
     async def _find(self, connection: Connection, key: str) -> ApiKey | None:
@@ -277,5 +277,5 @@ def _without_digest(key: StoredKey) -> ApiKey:
     return ApiKey(*(getattr(key, field) for field in ApiKey.__struct_fields__))
 
 
-def _missing(key_id: str) -> NotFound:
+def _not_found(key_id: str) -> NotFound:
     return NotFound(f"API key {key_id!r} does not exist", noun="API key", key=key_id)

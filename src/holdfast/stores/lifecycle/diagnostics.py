@@ -76,9 +76,9 @@ class AsyncDiagnostics(TenantStore):
         Raises:
             Unavailable: the storage of packs cannot be reached.
         """
-        orphans, unsealed, missing = await self._packs()
+        orphans, unsealed, missing = await self._check_packs()
         counts = await self._engine.read(self._counts)
-        damaged = await self._damaged(frozenset(missing))
+        damaged = await self._find_damaged(frozenset(missing))
         return DiagnosticReport(
             orphan_packs=tuple(orphans),
             unsealed_packs=tuple(unsealed),
@@ -105,7 +105,7 @@ class AsyncDiagnostics(TenantStore):
         await AsyncObjects(self._engine, self._scope).prune()
         return await self.look()
 
-    async def _packs(self) -> tuple[list[str], list[str], list[str]]:
+    async def _check_packs(self) -> tuple[list[str], list[str], list[str]]:
         if self._scope.packs is None:
             return [], [], []
         folder = places.folder_of(self._scope.tenant)
@@ -127,7 +127,7 @@ class AsyncDiagnostics(TenantStore):
             counts.append(0 if row is None else int(row[0]))
         return counts
 
-    async def _damaged(self, missing: frozenset[str]) -> list[DamagedSnapshot]:
+    async def _find_damaged(self, missing: frozenset[str]) -> list[DamagedSnapshot]:
         damaged: list[DamagedSnapshot] = []
         after = _FIRST_ID
         while True:

@@ -140,7 +140,7 @@ class AsyncErasures(Store):
             Unavailable: the storage of packs cannot be reached; calling this again resumes.
         """
         scope = scopes.Scope(tenant, self._setting)
-        is_whole_by_event = await self._engine.read(lambda connection: _open(connection, scope))
+        is_whole_by_event = await self._engine.read(lambda connection: _open_requests(connection, scope))
         sweep = Sweep(self._engine, scope)
         await sweep.claim(f"erasure {self._setting.ids.new()}" if holder is None else holder)
         try:
@@ -175,7 +175,7 @@ class Erasures(Blocking[AsyncErasures]):
     carry_out = blocking(AsyncErasures.carry_out)
 
 
-async def _open(connection: Connection, scope: scopes.Scope) -> dict[str, bool]:
+async def _open_requests(connection: Connection, scope: scopes.Scope) -> dict[str, bool]:
     """Return the open requests by event id, and whether each is for all data."""
     rows = await queries.open_of.all(connection, scope.params())
     if not rows:

@@ -15,13 +15,16 @@ from ...migrations.catalogue import Table, tables_of_tenants
 @cache
 def bounded() -> Sequence[Query]:
     """Return, for each table, a statement that deletes at most ``:limit`` rows of a tenant."""
-    return [_bounded(table) for table in _purged()]
+    return [_bounded(table) for table in _purged_tables()]
 
 
 @cache
 def unbounded() -> Sequence[Query]:
     """Return, for each table, a statement that deletes every row of a tenant."""
-    return [_query(f"purge_{table.name}", f"DELETE FROM {table.name} WHERE {_of_tenant(table)}") for table in _purged()]
+    return [
+        _query(f"purge_{table.name}", f"DELETE FROM {table.name} WHERE {_of_tenant(table)}")
+        for table in _purged_tables()
+    ]
 
 
 @cache
@@ -38,7 +41,7 @@ def anything() -> Query:
     return Query("tenants.anything", dict.fromkeys(Dialect, f"{' UNION ALL '.join(selects)} LIMIT 1"))
 
 
-def _purged() -> list[Table]:
+def _purged_tables() -> list[Table]:
     return [table for table in reversed(tables_of_tenants()) if table.treatment.purged]
 
 

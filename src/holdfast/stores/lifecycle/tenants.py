@@ -181,7 +181,7 @@ class AsyncTenants(Store):
             return  # already marked by an earlier call, which this one continues
         # Lock its own row first: from now on, a transaction that registers the tenant waits.
         if await rows.delete.one(connection, params) is None:
-            raise _missing(tenant)
+            raise _not_found(tenant)
         if cascade:
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
         elif await purge_statements.anything().one(connection, params) is not None:
@@ -209,11 +209,11 @@ class AsyncTenants(Store):
     async def _one(self, connection: Connection, query: Query, params: Mapping[str, Any], tenant: str) -> Tenant:
         row = await query.one(connection, params)
         if row is None:
-            raise _missing(tenant)
+            raise _not_found(tenant)
         return mapper(Tenant, connection.dialect)([row])[0]
 
 
-def _missing(tenant: str) -> NotFound:
+def _not_found(tenant: str) -> NotFound:
     return NotFound(f"tenant {tenant!r} does not exist", noun="tenant", key=tenant)
 
 

@@ -43,7 +43,7 @@ class Rewind(Struct, frozen=True):
     finished_at: datetime | None
 
     @property
-    def wanted(self) -> str | None:
+    def target_snapshot(self) -> str | None:
         """The snapshot that the directory must still be restored to, or ``None``."""
         return {"rewinding": self.snapshot, "redoing": self.dirty}.get(self.status)
 

@@ -56,4 +56,4 @@ class RetentionPlan:
 
     def _count(self, reason: Reason, removed: list[tuple[str, int]]) -> None:
         self._removed_ids += [id for id, _ in removed]
-        self._result = self._result.adding(reason, len(removed), sum(size for _, size in removed))
+        self._result = self._result.with_removed(reason, len(removed), sum(size for _, size in removed))

@@ -124,9 +124,8 @@ class _Needs:
         try:
             tree, _ = await self._snapshots._layer_tree(layer_id)
         except (Corrupt, NotFound):
-            return (
-                quota is None or self.total <= quota
-            )  # an unreadable tree is reported by verify, and counts as nothing here
+            # An unreadable tree is reported by verify, and counts as nothing here.
+            return quota is None or self.total <= quota
         new = objects_of([*tree.entries.values()]) - self._bodies
         size = await self._engine.read(lambda connection: self._size(connection, layer_id, new)) if new else 0
         if quota is not None and self.total + size > quota:

@@ -21,7 +21,7 @@ from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
-from ...objects import activity, freeing
+from ...objects import activity, removal
 from ...objects.objects import GRACE_S, AsyncObjects
 from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
@@ -74,7 +74,7 @@ class SweepResult(Struct, frozen=True, kw_only=True):
         """Number of snapshots removed."""
         return sum(counts.count for counts in (self.per_run_cap, self.grace_expired, self.per_tenant_cap, self.erasure))
 
-    def adding(self, reason: Reason, count: int, size_bytes: int) -> SweepResult:
+    def with_removed(self, reason: Reason, count: int, size_bytes: int) -> SweepResult:
         """Return the result with more removed snapshots added."""
         counts: SweepCounts = getattr(self, reason)
         return structs.replace(self, **{reason: counts.plus(count, size_bytes)})
@@ -204,7 +204,7 @@ class Sweep:
         await self._renew(connection)
         rows = await queries.release_own.all(connection, self._scope.params())
         released = mapper(Hold, connection.dialect)(rows)
-        await activity.note(
+        await activity.record_all(
             connection, self._scope, [rules.hold_deed("hold.released", hold, "", "erasure") for hold in released]
         )
 
@@ -229,8 +229,8 @@ class Sweep:
 
     async def _note(self, reason: Reason, removed: Sequence[Snapshot], released: set[bytes]) -> None:
         rules.log_removals(self._scope, removed, reason)
-        await freeing.free(self._engine, self._scope, released)
-        self._result = self._result.adding(reason, len(removed), sum(snapshot.size_bytes for snapshot in removed))
+        await removal.remove_unheld(self._engine, self._scope, released)
+        self._result = self._result.with_removed(reason, len(removed), sum(snapshot.size_bytes for snapshot in removed))
 
     async def _collect(self, connection: Connection) -> int:
         await self._renew(connection)
