@@ -17,10 +17,10 @@ from holdfast.api.kagent.request import (
     KagentRequest,
     agent_id,
     bare,
-    enveloped,
     failure,
     header,
     parameters,
+    success,
     user_of,
 )
 from holdfast.api.kagent.routing import declared_routes, routes
@@ -126,7 +126,7 @@ def test_a_request_has_a_user_and_a_version() -> None:
 
 def test_a_response_always_has_data() -> None:
     for data in ([], {}, "x"):
-        body = msgspec.json.decode(enveloped(data, "m", 201).body)
+        body = msgspec.json.decode(success(data, "m", 201).body)
         assert body == {"error": False, "data": data, "message": "m"}
     assert bare([1]).body == b"[1]"
     refused = failure(404, "not here", {"allow": "GET"})

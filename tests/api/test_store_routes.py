@@ -20,7 +20,7 @@ from holdfast.api.request_body import Upload
 from holdfast.api.responses import MEDIA_TYPES, Archive, Octets, PlainText
 from holdfast.api.schemas import MessageToAppend, encode
 from holdfast.api.state import Service
-from holdfast.api.store_routes import Count, CurrentId, Done, route, version_etag
+from holdfast.api.store_routes import ChangeResult, Count, CurrentId, route, version_etag
 from holdfast.api.streams import Stream
 from holdfast.errors import NotFound
 from holdfast.ids import Id
@@ -103,7 +103,7 @@ def test_results_are_converted_to_response_types(method: Any, fields: set[str]) 
 
 def test_plain_results_have_a_name_in_json() -> None:
     assert encode(Count(7)) == b'{"count":7}'
-    assert encode(Done(True)) == b'{"done":true}'
+    assert encode(ChangeResult(True)) == b'{"done":true}'
     assert encode(CurrentId(None)) == b'{"id":null}'
     assert version_etag(Thing("a", 12)) == '"12"'
     assert derive("GET", Store.table).function.__annotations__["return"] == dict[str, Thing]
