@@ -385,9 +385,9 @@ def test_the_same_bundle_may_be_imported_under_many_names(bundle: Path, tmp_path
         (["export", "--to", "x"], "--tenant"),
         (["import", "bundle"], "--from"),
         (["import", "bundle", "--from", "absent"], "file absent does not exist"),
-        (["export", "--tenant", "nobody", "--to", "x"], "nobody"),
+        (["export", "--tenant", "missing", "--to", "x"], "missing"),
     ],
-    ids=["no-file", "no-tenant", "no-source", "absent", "nobody"],
+    ids=["no-file", "no-tenant", "no-source", "absent", "missing"],
 )
 def test_the_command_line_names_the_missing_argument_or_file(
     arguments: list[str], says: str, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -232,7 +232,7 @@ def test_a_bundle_of_another_schema_names_the_release_to_use(bundle: Path, tmp_p
 def test_a_failed_export_leaves_no_file(tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = str(tmp_path / "here.db")
     with pytest.raises(NotFound):
-        export_tenant(here, "nobody", tmp_path / "x")
+        export_tenant(here, "missing", tmp_path / "x")
     with raises(InvalidInput, field="path"):
         export_tenant(here, "acme", bundle)
     with raises(NotFound, noun="file"):

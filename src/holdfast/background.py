@@ -21,7 +21,7 @@ from .erasure.consumer import EVENT, ErasureConsumer
 from .errors import HoldfastError
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
-from .loop.loop import this_process
+from .loop.loop import process_name
 from .retention_worker import EVERY_S, RetentionWorker, describe
 
 LEASE_S = 60
@@ -77,7 +77,7 @@ class Background:
     ) -> None:
         self._hf, self._jobs, self._lease_s = hf, jobs, lease_s
         self._ids = ids or RandomIds()
-        self.holder = holder or f"{this_process()}:{self._ids.new()[-6:]}"
+        self.holder = holder or f"{process_name()}:{self._ids.new()[-6:]}"
         self._leads = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 

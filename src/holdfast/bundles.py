@@ -123,7 +123,7 @@ def export_tenant(
     Raises:
         NotFound: the tenant does not exist.
         Unavailable: the database cannot be reached, or its file does not exist.
-        PacksUnknown: the tenant has large objects in packs that are not at ``packs``.
+        PackStorageMissing: the tenant has large objects in packs that are not at ``packs``.
         InvalidInput: the file already exists or cannot be written.
     """
     refuse_existing(file, replace=False)
@@ -224,7 +224,7 @@ class _Export:
         at = {column.name: index for index, column in enumerate(table.columns)}
         fields = ("digest", "codec", "pack", "pack_start", "stored_bytes")
         packed = [InPack(*(row[at[field]] for field in fields)) for row in rows if row[at["pack"]] is not None]
-        from_packs = await pack_store.raw(self._engine, self._scope, packed) if packed else {}
+        from_packs = await pack_store.read_stored(self._engine, self._scope, packed) if packed else {}
         complete = []
         for row in rows:
             values = list(row)

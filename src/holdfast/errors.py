@@ -120,7 +120,7 @@ class Unavailable(HoldfastError):
     """The database cannot be reached or is busy; nothing was changed, and a retry is safe."""
 
 
-class PacksUnknown(Unavailable):
+class PackStorageMissing(Unavailable):
     """Large objects are stored in packs whose location is not configured: set --packs (HOLDFAST_PACKS), or packs= in Python."""
 
 

@@ -16,7 +16,7 @@ from .clock import monotonic_s, to_us
 from .errors import Conflict, HoldfastError, InvalidInput, NotFound
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
-from .loop.loop import this_process
+from .loop.loop import process_name
 from .stores.lifecycle.erasures import ErasureResult
 
 EVERY_S = 3_600.0
@@ -68,7 +68,7 @@ class RetentionWorker:
             raise InvalidInput(f"every_s must be a positive number of seconds, not {every_s!r}", field="every_s")
         self._hf, self._every_s, self._tenants = hf, every_s, tenants
         self._ids = ids or RandomIds()
-        self.holder = holder or f"{this_process()}:{self._ids.new()[-6:]}"
+        self.holder = holder or f"{process_name()}:{self._ids.new()[-6:]}"
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:

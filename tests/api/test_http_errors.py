@@ -312,7 +312,7 @@ def test_a_client_that_disconnects_in_the_middle_of_a_body_affects_no_other(serv
         (errors.ReadOnly, 403),
         (errors.CrossTenant, 403),
         (errors.Unavailable, 503),
-        (errors.PacksUnknown, 500),
+        (errors.PackStorageMissing, 500),
         (errors.MissingExtra, 500),
         (errors.StorageFull, 507),
         (errors.OutcomeUnknown, 503),

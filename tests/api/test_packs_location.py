@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast
 from holdfast.bundles import export_tenant, import_tenant
 from holdfast.cli.commands import root
-from holdfast.errors import PacksUnknown
+from holdfast.errors import PackStorageMissing
 from tests.api.process import ServerProcess, one_line, problem_of
 
 LARGE = random.Random(7).randbytes(400_000)
@@ -67,7 +67,7 @@ def test_an_export_includes_objects_in_packs(place: PackedDatabase, tmp_path: Pa
 
 
 def test_an_export_by_the_library_includes_objects_in_packs(place: PackedDatabase, tmp_path: Path) -> None:
-    with pytest.raises(PacksUnknown, match="packs= in Python"):
+    with pytest.raises(PackStorageMissing, match="packs= in Python"):
         export_tenant(place.database, "acme", tmp_path / "a")
     assert export_tenant(place.database, "acme", tmp_path / "a", packs=place.packs).rows["objects"] >= 1
 
@@ -97,6 +97,6 @@ def test_the_server_names_the_missing_option_and_sends_no_retry_after(
     server = start("--database", place.database)
     for path in (f"snapshots/{place.snapshot}/archive", f"objects/{place.digest}"):
         response = server.http.get(f"/v1/tenants/acme/{path}")
-        problem = problem_of(response, 500, "PacksUnknown")
+        problem = problem_of(response, 500, "PackStorageMissing")
         assert "--packs (HOLDFAST_PACKS)" in problem["detail"]
         assert "retry-after" not in response.headers

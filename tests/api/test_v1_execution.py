@@ -195,7 +195,7 @@ def test_steps_are_committed_in_order_and_once(v1: V1Client) -> None:
     for number in (1, 2, 3):
         assert v1.step(run, epoch, number) == v1.step(run, epoch, number)
     other = {"epoch": epoch, "iteration": 3, "state": {"n": "other"}}
-    assert "another content" in v1.bad("POST", f"/runs/{run}/steps", other, 409)["detail"]
+    assert f"step 3 of run {run}" in v1.bad("POST", f"/runs/{run}/steps", other, 409)["detail"]
     v1.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 5, "state": {}}, 409)
     v1.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 0, "state": {}})
     assert [row["iteration"] for row in pages(v1, f"/runs/{run}/steps?newest_first=true", 2)] == [3, 2, 1]

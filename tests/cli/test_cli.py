@@ -223,13 +223,13 @@ def test_errors_are_one_line_with_exit_code_1(tmp_path: Path) -> None:
         ["migrate", "up", "--database", str(garbage)],
         ["migrate", "status", "--database", str(garbage)],
         ["migrate", "up", "--database", "mysql://root@db/agents"],
-        ["migrate", "up", "--database", "postgresql://nobody:hunter2@localhost:1/agents"],
+        ["migrate", "up", "--database", "postgresql://ada:hunter2@localhost:1/agents"],
         ["migrate", "up", "--database", "no/such/folder/agents.db"],
         ["migrate", "down", "--to", "99", "--yes", "--database", str(tmp_path / "agents.db")],
         ["migrate", "distribute", "--database", str(tmp_path / "agents.db")],
         ["serve", "--port", "0", "--data-dir", str(tmp_path / "file" / "below")],
         ["serve", "--port", "0", "--database", str(garbage)],
-        ["serve", "--port", "0", "--database", "postgresql://nobody:hunter2@localhost:1/agents"],
+        ["serve", "--port", "0", "--database", "postgresql://ada:hunter2@localhost:1/agents"],
         ["serve", "--port", "0", "--host", "no.such.host.invalid", "--database", ":memory:"],
     ]
     migrate_up(str(tmp_path / "agents.db"))

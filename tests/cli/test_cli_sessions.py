@@ -50,7 +50,7 @@ def error_of(directory: Path, *arguments: str) -> str:
 def test_sessions_are_listed_the_most_recently_used_first(directory: Path) -> None:
     assert [session["key"] for session in json_of(directory, "list")["sessions"]] == ["other", "support:42"]
     assert [session["key"] for session in json_of(directory, "list", "--user", "ada")["sessions"]] == ["support:42"]
-    assert [session["key"] for session in json_of(directory, "list", "--agent", "nobody")["sessions"]] == []
+    assert [session["key"] for session in json_of(directory, "list", "--agent", "absent")["sessions"]] == []
     first = json_of(directory, "list", "--limit", "1")
     assert (len(first["sessions"]), bool(first["next"])) == (1, True)
     table = output_of(directory, "list")

@@ -48,12 +48,12 @@ async def no_calls(*args: Any, **kwargs: Any) -> Any:
     return None, []
 
 
-def believing(run: Any, *, is_seen: bool, now_us: int) -> Any:
+def believing(run: Any, *, is_visible: bool, now_us: int) -> Any:
     """Patch a claim so that it trusts its clock."""
     if run.status == "running" and run.lease_until is not None:
         until = int(run.lease_until.timestamp() * 1_000_000)
         return ("take", 0) if until <= now_us else ("later", until)
-    return REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+    return REAL_JUDGE(run, is_visible=is_visible, now_us=now_us)
 
 
 REAL_JUDGE = leases.judge
@@ -91,10 +91,10 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "ready only by the clock": ("leases", query(QUEUE, "peek", "kind = 'ready'", "kind = 'ready' AND due_at <= :now_at")),
     "leases of tomorrow are believed": ("leases", query(QUEUE, "peek", "due_at > :horizon_at", "FALSE")),
     "pauses that never end": ("run_endings", query(QUEUE, "peek", "kind = 'paused'", "FALSE")),
-    "runs of any tenant": ("leases", mock.patch.object(leases, "_searches", return_value=[("", "run_queue_by_turn", {})])),
+    "runs of any tenant": ("leases", mock.patch.object(leases, "_queue_filters", return_value=[("", "run_queue_by_turn", {})])),
     "attempts that are not counted": ("leases", query(RUNS, "move", "attempts = :attempts", "attempts = 0")),
     "attempts that a step does not forgive": ("leases", query(STEPS, "advance_run", "attempts = 0,", "")),
-    "a queue that keeps what has ended": ("run_endings", mock.patch.object(run_states, "put_in_queue", nothing)),
+    "a queue that keeps what has ended": ("run_endings", mock.patch.object(run_states, "update_queue", nothing)),
     # Ends and nesting
     "an end with calls that are open": ("tool_calls", mock.patch.object(runs, "open_calls", no_calls)),
     "a cancelled run whose calls go on": ("tool_calls", query(CALLS, "cancel_open", "step IS NULL", "FALSE")),
@@ -103,13 +103,13 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "any depth": ("run_endings", without_limit("run_depth")),
     "runs of deleted sessions are seen": ("run_endings", query(RUNS, "get", SEEN, "TRUE")),
     # The ledger
-    "a call that has begun is begun again": ("tool_calls", mock.patch.object(tool_calls, "begins", return_value=True)),
-    "nothing is ever begun again": ("tool_calls", mock.patch.object(tool_calls, "begins", return_value=False)),
+    "a call that has begun is begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=True)),
+    "nothing is ever begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=False)),
     "advice that is always the same": ("tool_calls", mock.patch.object(tool_calls, "action_of", return_value="run")),
     "what a person decided is forgotten": ("tool_calls", query(CALLS, "settle_call", "AND finished_at IS NULL", "")),
     "what a person decided is never taken in": ("tool_calls", query(CALLS, "take_in_calls", "step IS NULL", "FALSE")),
     "a snooze that costs an attempt": ("tool_calls", query(CALLS, "change", "attempts - :fewer_attempts", "attempts")),
-    "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_again")),
+    "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_may_repeat")),
     "calls without end": ("tool_calls", query(CALLS, "hold_run", "<= :most", "<= 1000 + :most")),
     # Agents and blocks
     "a version that is not compared": ("records", mock.patch.object(agents.AsyncAgents, "_check_version")),

@@ -108,7 +108,7 @@ print(json.dumps(noticed))
 """
 
 
-def noticed(tmp_path: Path, sabotage: str = "") -> list[str]:
+def recorded_events(tmp_path: Path, sabotage: str = "") -> list[str]:
     """Return the events that the hook recorded while everything was read and then ``sabotage`` was run."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM.replace("SABOTAGE", sabotage))
@@ -120,7 +120,7 @@ def noticed(tmp_path: Path, sabotage: str = "") -> list[str]:
 
 
 def test_reading_stored_values_never_imports_opens_or_runs_anything(tmp_path: Path) -> None:
-    assert noticed(tmp_path) == []
+    assert recorded_events(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_reading_stored_values_never_imports_opens_or_runs_anything(tmp_path: Pa
     ids=["import", "open", "eval", "pickle", "process"],
 )
 def test_the_hook_detects_violations(tmp_path: Path, sabotage: str, event: str) -> None:
-    assert any(line.startswith(event) for line in noticed(tmp_path, sabotage))
+    assert any(line.startswith(event) for line in recorded_events(tmp_path, sabotage))

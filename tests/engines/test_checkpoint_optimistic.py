@@ -15,7 +15,7 @@ from holdfast import Holdfast, PoolOptions, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
 from holdfast.stores.execution.checkpoints import optimistic
-from holdfast.types import Stored
+from holdfast.types import StoredPieces
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
 from tests.servers import PgBouncer, PostgresServer
@@ -46,11 +46,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def put(acme: TenantHandle, id: str, *pieces: Any, **kwargs: Any) -> Stored:
+def put(acme: TenantHandle, id: str, *pieces: Any, **kwargs: Any) -> StoredPieces:
     return acme.checkpoints.put("t", id=id, state=b"", pieces=pieces, **kwargs)
 
 
-def write(acme: TenantHandle, task: str, *pieces: Any, **kwargs: Any) -> Stored:
+def write(acme: TenantHandle, task: str, *pieces: Any, **kwargs: Any) -> StoredPieces:
     return acme.checkpoints.put_writes("t", id="1", task_id=task, new=[Write(0, "a", b"", pieces)], **kwargs)
 
 
@@ -75,15 +75,15 @@ def test_what_this_process_does_not_know_of_the_log_is_read(
 ) -> None:
     put(acme, "1", b"one")
     asked.clear()
-    assert put(acme, "2", b"two").places == [2]
+    assert put(acme, "2", b"two").positions == [2]
     assert first_words(asked) == ["SELECT", "WITH"]
     with Holdfast(postgres_url) as other:
         put(other.tenant("acme"), "3", b"three")
     asked.clear()
-    assert put(acme, "4", b"three", b"four").places == [3, 4]
+    assert put(acme, "4", b"three", b"four").positions == [3, 4]
     assert first_words(asked) == ["WITH", "SELECT", "WITH"], "another process has added to it"
     asked.clear()
-    assert put(acme, "5", b"one").places == [1]
+    assert put(acme, "5", b"one").positions == [1]
     assert first_words(asked) == ["WITH", "SELECT", "WITH"], "the log has the piece already"
     assert acme.checkpoints.verify().damaged == []
 
@@ -106,8 +106,8 @@ def test_a_writer_that_is_always_late_saves_in_a_transaction(
 
     monkeypatch.setattr(optimistic, "_write", late)
     asked.clear()
-    assert put(acme, "2", b"two").places == [2]
-    assert first_words(asked)[: optimistic.TRIES + 1] == ["SELECT"] * optimistic.TRIES + ["BEGIN"]
+    assert put(acme, "2", b"two").positions == [2]
+    assert first_words(asked)[: optimistic.MAX_TRIES + 1] == ["SELECT"] * optimistic.MAX_TRIES + ["BEGIN"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_step_whose_answer_is_lost_is_saved_once(
             else:
                 last = write(acme, f"{number:03}", 1, new, stamp=last.stamp)
             assert not proxy.is_armed
-            assert last.places == [1, number + 2]
+            assert last.positions == [1, number + 2]
         assert proxy.cuts == len(armed) == CUTS
         assert len(acme.checkpoints.list("t")) == 1 + CUTS // 2
         assert acme.checkpoints.verify().damaged == []
@@ -193,7 +193,7 @@ def test_a_writer_that_waited_for_another_transaction_cannot_use_its_old_places(
         raw.commit()
         assert isinstance(waiting.exception(WAITED_S), Stale)
     assert [checkpoint.id for checkpoint in acme.checkpoints.list("t")] == ["2", "1"]
-    assert put(acme, "3", b"own").places == [3]
+    assert put(acme, "3", b"own").positions == [3]
 
 
 def test_a_writer_that_waited_for_a_rolled_back_transaction_continues(
@@ -205,7 +205,7 @@ def test_a_writer_that_waited_for_a_rolled_back_transaction_continues(
         _until_someone_waits(postgres_url)
         raw.rollback()
         answer = waiting.result(WAITED_S)
-    assert answer.places == [1, 2, 3]
+    assert answer.positions == [1, 2, 3]
     assert [checkpoint.id for checkpoint in acme.checkpoints.list("t")] == ["3", "1"]
     assert acme.checkpoints.verify().damaged == []
 
@@ -226,7 +226,7 @@ def test_a_writer_that_waited_for_another_step_takes_the_places_after_it(
         _until_someone_waits(postgres_url)
         raw.commit()
         answer = waiting.result(WAITED_S)
-    assert answer.places == [1, 3]
+    assert answer.positions == [1, 3]
 
 
 def test_a_save_that_adds_nothing_still_waits_for_a_removal_in_progress(
@@ -250,7 +250,7 @@ def test_in_a_joined_transaction_the_stamp_changes(acme: TenantHandle, postgres_
         joined = acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[1, b"two"], stamp=last.stamp)
         assert joined.stamp != last.stamp
         raw.rollback()
-    assert put(acme, "3", 1, b"three", stamp=last.stamp).places == [1, 2]
+    assert put(acme, "3", 1, b"three", stamp=last.stamp).positions == [1, 2]
     with pytest.raises(Stale):
         put(acme, "4", 2, stamp=joined.stamp)
 

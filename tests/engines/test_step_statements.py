@@ -21,10 +21,10 @@ Write = Callable[[Connection, Sequence[NewStep]], Awaitable[list[CommittedStep |
 
 async def alone(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
     """Each by itself."""
-    return [(await step_log._bare(connection, [step]))[0] for step in steps]
+    return [(await step_log._write_bare(connection, [step]))[0] for step in steps]
 
 
-WAYS: dict[str, Write] = {"alone": alone, "together": step_log._bare, "with any": step_log.write_steps}
+WAYS: dict[str, Write] = {"alone": alone, "together": step_log._write_bare, "with any": step_log.write_steps}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def claimed(acme: TenantHandle) -> Run:
 def new(acme: TenantHandle, run: Run, iteration: int = 1, **more: Any) -> NewStep:
     """A step without messages and outcomes."""
     arguments: dict[str, Any] = {"epoch": run.epoch, "state": {"at": iteration}, "usage": None}
-    arguments |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "ends": [], **more}
+    arguments |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "exit": [], **more}
     return step_log.new_step(acme.runs._async._scope, run.id, iteration=iteration, **arguments)
 
 
@@ -134,7 +134,7 @@ def test_a_step_with_outcomes_goes_by_no_bare_statement(acme: TenantHandle, monk
     async def none(*_: object) -> list[None]:
         raise AssertionError("it is not bare")
 
-    monkeypatch.setattr(step_log, "_bare", none)
+    monkeypatch.setattr(step_log, "_write_bare", none)
     acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="1", tool_name="t", tool_input={})])
     completed = acme.runs.step(
         run.id, epoch=run.epoch, iteration=1, state={}, tool_calls=[ToolOutcome(id="1", result=1)]

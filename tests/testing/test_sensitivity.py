@@ -68,7 +68,7 @@ async def step_that_is_not_written(
         self._scope, run_id, epoch=epoch, iteration=iteration, state=state, ends=(), **{**defaults, **arguments}
     )
     await Suspension()
-    return new.made("00000000-0000-7000-8000-000000000000", None, False)
+    return new.to_committed("00000000-0000-7000-8000-000000000000", None, False)
 
 
 async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, calls: Sequence[Any]) -> Any:
@@ -77,7 +77,7 @@ async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, call
         self._scope.stored_tenant, run_id, epoch, ledger.stored_calls(calls, self._scope.limits), 0, 256
     )
     await Suspension()
-    return intent.made(1)
+    return intent.to_calls(1)
 
 
 async def call_without_recording(self: AgentWorker, loaded: Any, planned: Any) -> Any:
@@ -85,15 +85,15 @@ async def call_without_recording(self: AgentWorker, loaded: Any, planned: Any) -
     return [await self.call_tool(loaded.run, call) for call in planned.calls]
 
 
-def taken_by_nobody(run: Any, *, is_seen: bool, now_us: int) -> Any:
+def taken_by_nobody(run: Any, *, is_visible: bool, now_us: int) -> Any:
     """A claim that never takes a run from a dead holder."""
-    verdict, at = REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+    verdict, at = REAL_JUDGE(run, is_visible=is_visible, now_us=now_us)
     return ("later", now_us + 1_000_000) if verdict == "take" and run.status == "running" else (verdict, at)
 
 
-def awake_at_any_time(run: Any, *, is_seen: bool, now_us: int) -> Any:
+def awake_at_any_time(run: Any, *, is_visible: bool, now_us: int) -> Any:
     """A claim that takes paused runs."""
-    return ("take", 0) if run.status == "paused" else REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+    return ("take", 0) if run.status == "paused" else REAL_JUDGE(run, is_visible=is_visible, now_us=now_us)
 
 
 REAL_JUDGE = leases.judge
@@ -101,7 +101,7 @@ REAL_JUDGE = leases.judge
 
 def begun_whatever_it_is(there: Any, new: Any, *, epoch: int, now_us: int) -> bool:
     """A ledger that lets any call be made again."""
-    return bool(there.status in ledger.OPEN)
+    return bool(there.status in ledger.OPEN_STATUSES)
 
 
 class AnswersFirst(SimulatedEngine):
@@ -158,7 +158,7 @@ NO_EPOCH = all_of(
 )
 AT_MOST_ONCE_AGAIN = all_of(
     patched(ledger, "_AFTER_A_CRASH", {"idempotent": "run", "at_most_once": "run", "ask": "run"}),
-    patched(tool_calls, "begins", begun_whatever_it_is),
+    patched(tool_calls, "must_begin", begun_whatever_it_is),
 )
 
 DEFECTS = {

@@ -15,7 +15,7 @@ def _put(world: World) -> Arguments:
     thread = world.random.choice((*THREADS, *THREADS[:1] * 2))
     checkpoints = world.tenant.checkpoints.list(thread, namespace="")
     parent = world.random.choice([*checkpoints[:1] * 4, *checkpoints]) if checkpoints else None
-    initial = list(range(1, 3)) if parent and parent.places and parent.places[0][1] >= 2 else []
+    initial = list(range(1, 3)) if parent and parent.positions and parent.positions[0][1] >= 2 else []
     kwargs = {
         "id": world.name(f"{len(checkpoints):04}"),
         "parent": parent.id if parent else None,

@@ -11,8 +11,8 @@ from holdfast import Limits, NewToolCall, ToolOutcome
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from tests.contract.cases import Case, World, contract, play
 from tests.contract.cases.rewinds import all_of, come_back, gone_back, one_step, worked
-from tests.contract.cases.runs import claimed, stepped
-from tests.contract.cases.tool_calls import taken_over
+from tests.contract.cases.runs import claim_run, commit_step
+from tests.contract.cases.tool_calls import take_over
 from tests.contract.cases.world import raises, uuid_of
 from tests.contract.legs import postgres_legs, sqlite_legs
 
@@ -25,7 +25,7 @@ async def a_rewound_run_waits_and_continues_another_way(world: World) -> None:
     await gone_back(acme, run, 2)
     assert await acme.leases.claim("heir") is None, "it waits until it is resumed"
     with raises(Fenced):
-        await stepped(acme, run)
+        await commit_step(acme, run)
     await acme.runs.resume(run.id)
     heir = await acme.leases.claim("heir")
     assert heir is not None
@@ -48,7 +48,7 @@ async def a_redo_never_loses_later_work(world: World) -> None:
     await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[NewToolCall(id="new", tool_name="t")])
     with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=first.id, epoch=heir.epoch)
-    await stepped(acme, heir, tool_calls=[ToolOutcome(id="new")])
+    await commit_step(acme, heir, tool_calls=[ToolOutcome(id="new")])
     await acme.leases.release(run.id, epoch=heir.epoch)
     another_way = await all_of(acme, run)
     for asked in (None, first.id):
@@ -99,7 +99,7 @@ async def only_the_holder_of_a_run_may_rewind_it(world: World) -> None:
     )
     await come_back(acme, run, epoch=run.epoch)
     assert await all_of(acme, run) == before
-    heir = await taken_over(acme, run)
+    heir = await take_over(acme, run)
     with raises(Fenced):
         await acme.rewinds.begin(run.id, to_step=1, epoch=run.epoch)
     await acme.rewinds.begin(run.id, to_step=1, epoch=heir.epoch)
@@ -127,16 +127,16 @@ async def a_rewind_is_finished_before_the_next(world: World) -> None:
 @contract()
 async def calls_that_were_open_at_a_step_are_open_again(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme)
+    run = await claim_run(acme)
     new = [NewToolCall(id=safety, tool_name="t", safety=safety) for safety in ("idempotent", "at_most_once", "ask")]
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[*new, NewToolCall(id="quick", tool_name="t")])
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="decided", tool_name="t", hold=True)])
-    await stepped(acme, run, tool_calls=[ToolOutcome(id="quick", result=1)])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id="quick", result=1)])
     await acme.tool_calls.cancel(run.id, "decided", reason="no")
     world.clock.advance(1)
-    await stepped(acme, run)
+    await commit_step(acme, run)
     world.clock.advance(1)
-    await stepped(acme, run, tool_calls=[ToolOutcome(id=call.id, result=2) for call in new])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id=call.id, result=2) for call in new])
     await acme.leases.release(run.id, epoch=run.epoch)
     before = await all_of(acme, run)
     await gone_back(acme, run, 1)
@@ -175,7 +175,7 @@ async def child_runs_of_rewound_steps_are_detached_and_reattached(world: World) 
     with raises(Conflict, saying="cancel it first"):
         await acme.rewinds.begin(run.id, to_step=1, epoch=run.epoch)
     await acme.runs.cancel(child.id)
-    await stepped(acme, run, tool_calls=[ToolOutcome(id="below", result="cancelled")])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id="below", result="cancelled")])
     await gone_back(acme, run, 1, epoch=run.epoch)
     assert (await acme.runs.get(child.id)).parent_call_id is None
     await come_back(acme, run, epoch=run.epoch)
@@ -195,7 +195,7 @@ async def a_session_that_no_longer_shows_the_step_is_not_rewound(world: World) -
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.branches.switch(run.session_id, 0)
     assert await all_of(acme, run) == before
-    other = await claimed(acme, run.session_id)
+    other = await claim_run(acme, run.session_id)
     with raises(Conflict, saying="same session"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.runs.cancel(other.id)

@@ -35,7 +35,7 @@ STATUSES: dict[type[HoldfastError], int] = {
     errors.Unavailable: 503,
     errors.OutcomeUnknown: 503,
     errors.Closed: 503,
-    errors.PacksUnknown: 500,
+    errors.PackStorageMissing: 500,
     errors.StorageFull: 507,
     errors.SchemaMismatch: 500,
     errors.Corrupt: 500,

@@ -69,7 +69,7 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     return _public(call, method)
 
 
-def writes_heavily(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
+def writes_in_thread(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     """``writes`` for a method whose statements may take long: under asyncio it runs in a thread, whatever the disk is like."""
 
     @wraps(method)

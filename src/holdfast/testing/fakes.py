@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import InvalidInput
-from ..loop import Reply, Turn
+from ..loop import ModelTurn, Reply
 
 
 class ScriptedModel:
@@ -17,10 +17,10 @@ class ScriptedModel:
 
     def __init__(self, replies: Sequence[Reply | str]) -> None:
         self.replies = list(replies)
-        self.turns: list[Turn] = []
+        self.turns: list[ModelTurn] = []
         """Every requested turn, in order; a retried turn appears twice."""
 
-    def __call__(self, turn: Turn) -> Reply | str:
+    def __call__(self, turn: ModelTurn) -> Reply | str:
         self.turns.append(turn)
         if turn.iteration > len(self.replies):
             raise InvalidInput(

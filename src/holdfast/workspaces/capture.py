@@ -22,7 +22,7 @@ from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
 from ..offload import work
 from ..stores.execution.runs import states
-from ..stores.objects import freeing, packs
+from ..stores.objects import packs, removal
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace import retention_rules as rules
 from ..stores.workspace.layers import LayerPart, NewLayer
@@ -217,7 +217,7 @@ class Capturer:
         snapshot, removed = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
         if removed:
             rules.log_removals(self._scope, removed, "per_run_cap")
-            await freeing.free(self._engine, self._scope, released)
+            await removal.remove_unheld(self._engine, self._scope, released)
             await Squasher(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
         difference = scanned.difference
         return CaptureResult(
@@ -361,7 +361,7 @@ async def _iterate(engine: Engine, iterator: Iterator[T]) -> AsyncIterator[T]:
 async def _before(connection: Connection, scope: Scope, request: CaptureRequest) -> _Before:
     params = scope.params(run_id=request.run_id, id=request.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(request.run_id)
+        raise states.run_not_found(request.run_id)
     return _Before(
         await snapshots.find(connection, scope, request.id), await snapshots.latest(connection, scope, request.run_id)
     )

@@ -141,13 +141,13 @@ class Restorer:
         async def read() -> ObjectBodies:
             items = await self._snapshots._fetch(digests)
             in_packs = [item for item in items if isinstance(item, InPack)]
-            packed_bodies = await packs.raw(self._engine, self._scope, in_packs) if in_packs else {}
+            packed_bodies = await packs.read_stored(self._engine, self._scope, in_packs) if in_packs else {}
             bodies_by_digest = {
                 digest: item for digest, item in zip(digests, items, strict=True) if isinstance(item, bytes)
             }
             return bodies_by_digest | await work(self._engine, lambda: _unpack_all(in_packs, packed_bodies))
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     def _plan(
         self, wanted: Mapping[str, TreeEntry], existing: Mapping[str, TreeEntry], among: Set[str] | None

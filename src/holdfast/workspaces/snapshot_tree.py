@@ -73,4 +73,4 @@ class SnapshotTrees:
             snapshot, stored_manifests = await self._snapshots._manifests(snapshot_id)
             return snapshot, await self._snapshots._out_of_packs(stored_manifests)
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)

@@ -32,7 +32,7 @@ from tests.adapters.a2a.conftest import Use
 from tests.errors import raises
 
 
-class Somebody(User):
+class KnownUser(User):
     """An authenticated user."""
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class Somebody(User):
 
 def of(user: str = "") -> ServerCallContext:
     """Return the context of a call."""
-    return ServerCallContext(user=Somebody(user)) if user else ServerCallContext()
+    return ServerCallContext(user=KnownUser(user)) if user else ServerCallContext()
 
 
 def task_of(id: str, *, messages: int = 2, at_s: int | None = 1, state: Any = TaskState.TASK_STATE_WORKING) -> Task:

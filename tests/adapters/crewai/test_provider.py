@@ -113,7 +113,7 @@ def test_a_checkpoint_costs_only_its_new_data(provider: HoldfastProvider, acme: 
         provider.checkpoint(text, "crew")
     pieces: dict[int, bytes] = {}
     for checkpoint in acme.checkpoints.list("crewai:crew"):
-        places = [place for first, last in checkpoint.places for place in range(first, last + 1)]
+        places = [place for first, last in checkpoint.positions for place in range(first, last + 1)]
         pieces |= dict(zip(places, (body or b"" for body in checkpoint.pieces), strict=True))
     kept = sum(map(len, pieces.values()))
     assert kept < 1.6 * len(events(200)) < total / 5, (kept, len(events(200)), total)

@@ -75,7 +75,7 @@ def test_a_write_that_is_not_encrypted_is_refused(savers: Savers) -> None:
     chat_graph(savers(encryption_key=KEY)).invoke(say(1), thread())
     newest = savers(encryption_key=KEY).get_tuple(thread())
     assert newest is not None
-    savers().put_writes(newest.config, [("turns", 99)], "somebody")
+    savers().put_writes(newest.config, [("turns", 99)], "another task")
     with pytest.raises(Corrupt, match="value is not encrypted"):
         savers(encryption_key=KEY).get_tuple(thread())
 

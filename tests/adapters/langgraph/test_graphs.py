@@ -195,8 +195,10 @@ def test_changed_replaced_and_removed_messages_are_saved(savers: Savers) -> None
     del expected[4]
     assert contents(graph) == expected
     assert contents(chat_graph(savers())) == expected
-    graph.update_state(thread(), {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), HumanMessage("anew", id="n")]})
-    assert contents(chat_graph(savers())) == ["anew"]
+    graph.update_state(
+        thread(), {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), HumanMessage("replaced", id="n")]}
+    )
+    assert contents(chat_graph(savers())) == ["replaced"]
 
 
 def test_a_message_changed_in_place_by_a_node_is_saved(savers: Savers) -> None:

@@ -119,7 +119,7 @@ def test_a_list_is_limited_by_before_and_filter(savers: Savers) -> None:
     assert len(inputs) == 3
     assert [checkpoint.metadata["step"] for checkpoint in saver.list(None, filter={"source": "loop", "step": 0})] == [0]
     assert list(saver.list(thread(), filter={"step": "0"})) == []
-    assert list(saver.list(thread("nobody"))) == []
+    assert list(saver.list(thread("absent"))) == []
 
 
 @contextmanager

@@ -190,7 +190,7 @@ def test_objects_that_cannot_be_copied_or_compared_are_saved(saver: HoldfastSave
         restored = value_of(reader)
         assert restored[0].inside == {"n": {"name": "u" * 100}}
         assert restored[1].name == "l" * 100
-        assert restored[1].lock is not values[1].lock, "a field that is not serialized is created anew"
+        assert restored[1].lock is not values[1].lock, "a field that is not serialized is created again"
 
 
 class State(TypedDict, total=False):

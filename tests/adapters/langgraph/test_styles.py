@@ -302,7 +302,7 @@ def test_a_refused_call_does_not_affect_concurrent_calls(savers: Savers) -> None
         await saver.aput(at, checkpoint("2", "a", "b"), {"step": 1}, {"said": 2})
         return await asyncio.gather(
             saver.aput_writes(at, [("said", "late")], "task"),
-            saver.aput_writes(at, [("said", "nobody's")], ""),
+            saver.aput_writes(at, [("said", "without a task")], ""),
             saver.aput(at, checkpoint("3", "a", "late"), {"step": 1}, {"said": 2}),
             return_exceptions=True,
         )

@@ -329,5 +329,5 @@ def test_errors_of_the_command_are_one_line(tmp_path: Path, official: Official, 
     partly = run("--from", old_url, *to)
     assert (partly.exit_code, "1 of 1 threads are incomplete" in partly.stdout) == (1, True)
     assert "Mine" in partly.stdout
-    unknown = run("--from", old_url, *to, "--thread", "nobody")
-    assert (unknown.exit_code, "thread 'nobody' does not exist" in unknown.stderr) == (1, True)
+    unknown = run("--from", old_url, *to, "--thread", "absent")
+    assert (unknown.exit_code, "thread 'absent' does not exist" in unknown.stderr) == (1, True)

@@ -35,7 +35,7 @@ async def an_entry_is_recorded_once_and_unchanged(world: World) -> None:
     with raises(NotFound, saying=created.id):
         await world.tenant("zenith").activity.get(created.id)
     with raises(NotFound):
-        await acme.activity.get(uuid_of("nobody"))
+        await acme.activity.get(uuid_of("missing"))
     assert await acme.activity.count() == 3
     assert await world.tenant("zenith").activity.list() == []
     await _again_under_the_same_id(world)

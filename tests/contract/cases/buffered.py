@@ -15,7 +15,7 @@ from holdfast.stores.conversation.keys import DirectKey
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, everything, raises, raises_kind_of, uuid_of
@@ -55,7 +55,7 @@ async def check_stored(world: World, buffer: AsyncBufferedSession) -> None:
     )
     other = await acme.sessions.buffered(buffer.key, user=buffer.user or None)
     assert (other.id, other.state, other.history()) == (buffer.id, buffer.state, buffer.history())
-    await recounted(acme, buffer.id)
+    await check_counters(acme, buffer.id)
 
 
 @contract()
@@ -270,7 +270,7 @@ async def a_truncation_keeps_the_last_messages_and_deletes_nothing(world: World)
     await check_stored(world, buffer)
     await acme.branches.redo(buffer.id)
     assert await acme.messages.list(buffer.id) == whole
-    await recounted(acme, buffer.id)
+    await check_counters(acme, buffer.id)
 
 
 @contract()

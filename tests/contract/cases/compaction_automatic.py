@@ -16,8 +16,8 @@ from holdfast.stores.conversation.tokens import estimate
 from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.compactions import LONG, POLICY, Greedy, call, result, session_with, shown_messages, tokens
-from tests.contract.cases.messages import recounted
-from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.messages import check_counters
+from tests.contract.cases.runs import claim_run, commit_step
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 
@@ -404,21 +404,21 @@ async def messages_appended_before_the_policy_count(world: World) -> None:
     assert before[-1] == counted
     await acme.messages.append(session.id, role="user", content="x")
     assert (await acme.sessions.get(session.id)).compaction_count == 1
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
 async def the_messages_of_a_step_are_counted_with_and_without_a_policy(world: World) -> None:
     acme = world.tenant()
-    run, other = await claimed(acme), await claimed(acme)
+    run, other = await claim_run(acme), await claim_run(acme)
     new = [NewMessage(role="user", content=LONG * 4), NewMessage(role="user", content="x", token_count=3)]
-    (plain,) = (await stepped(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
+    (plain,) = (await commit_step(acme, other, messages=[NewMessage(role="user", content=LONG)])).messages
     assert plain.token_count == estimate(plain.content)
     await acme.compactions.attach(SMALL, session_id=run.session_id, summarize=lambda messages: "so far")
-    step = await stepped(acme, run, messages=new)
+    step = await commit_step(acme, run, messages=new)
     assert [message.token_count for message in step.messages] == [estimate(step.messages[0].content), 3]
     assert step.compaction_due
-    await recounted(acme, run.session_id)
+    await check_counters(acme, run.session_id)
     await acme.compactions.detach(session_id=run.session_id)
     again = await acme.runs.step(run.id, epoch=run.epoch, iteration=1, state=None, messages=new)
     assert again.messages == step.messages, "the same step with and without a policy"

@@ -17,7 +17,7 @@ from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.conversation.tokens import estimate
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
@@ -56,7 +56,7 @@ async def session_with(acme: AsyncTenantHandle, *contents: Any, **more: Any) -> 
 
 async def shown_messages(acme: AsyncTenantHandle, session: Session) -> list[Message]:
     """Return the messages of a session, and check its counters against them."""
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
     return [*await acme.messages.list(session.id)]
 
 

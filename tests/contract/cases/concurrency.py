@@ -9,7 +9,7 @@ from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, uuid_of
 
@@ -25,7 +25,7 @@ async def concurrent_appends_take_positions_without_a_gap(world: World) -> None:
     assert sorted(message.seq for message in created) == [*range(1, 41)]
     existing = {message.id: message for message in await acme.messages.list(session.id)}
     assert all(existing[message.id] == message for message in created)
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
@@ -39,7 +39,7 @@ async def concurrent_batches_stay_consecutive(world: World) -> None:
         assert [message.seq for message in result] == [*range(result[0].seq, result[0].seq + 5)]
     for value in (session, other):
         assert [message.seq for message in await acme.messages.list(value.id)] == [*range(1, 21)]
-        await recounted(acme, value.id)
+        await check_counters(acme, value.id)
 
 
 @contract("concurrency")
@@ -50,12 +50,12 @@ async def concurrent_appends_with_one_id_are_stored_once(world: World) -> None:
     results = await world.together(*[partial(append, content="same")] * 10)
     assert isinstance(results[0], Message), results
     assert all(result == results[0] for result in results), results
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
     append = partial(acme.messages.append, session.id, role="user", id=uuid_of("n"))
     results = await world.together(*[partial(append, content=str(number)) for number in range(10)])
     assert Counter(type(result) for result in results) == {Message: 1, Conflict: 9}, results
     assert [message.seq for message in await acme.messages.list(session.id)] == [1, 2]
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
@@ -69,12 +69,12 @@ async def a_failed_append_does_not_fail_the_others_of_its_group(world: World) ->
     bad = [
         partial(acme.messages.append, removed.id, role="user", content="x"),
         partial(acme.messages.append, session.id, role="user", content="other", id=uuid_of("m")),
-        partial(acme.messages.append, uuid_of("nobody"), role="user", content="x"),
+        partial(acme.messages.append, uuid_of("missing"), role="user", content="x"),
     ]
     results = await world.together(*good[:4], bad[0], *good[4:6], bad[1], *good[6:], bad[2])
     assert Counter(type(result) for result in results) == {Message: 9, NotFound: 2, Conflict: 1}, results
     assert [message.seq for message in await acme.messages.list(session.id)] == [*range(1, 11)]
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
@@ -127,7 +127,7 @@ async def counters_are_correct_after_concurrent_changes(world: World) -> None:
         *[partial(acme.messages.append, session.id, role="user", content="y", token_count=3) for _ in range(4)],
     )
     assert await acme.messages.count(session.id) == 10
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
@@ -144,4 +144,4 @@ async def tenants_do_not_affect_each_other(world: World) -> None:
     for handle, session in zip(handles, sessions, strict=True):
         texts = {message.content[0]["text"] for message in await handle.messages.list(session.id)}
         assert texts == {handle.name}
-        await recounted(handle, session.id)
+        await check_counters(handle, session.id)

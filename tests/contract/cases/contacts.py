@@ -65,7 +65,7 @@ async def a_contact_is_created_when_it_is_first_seen(world: World) -> None:
     with raises(NotFound):
         await world.tenant("zenith").contacts.get(created.id)
     with raises(NotFound):
-        await acme.contacts.get(uuid_of("nobody"))
+        await acme.contacts.get(uuid_of("missing"))
 
 
 @contract()
@@ -285,7 +285,7 @@ async def merging_makes_one_person(world: World) -> None:
     assert await groups(acme) == {frozenset("abc")}
     seen = await acme.contacts.upsert("telegram", "a", display_name="still the same person")
     assert seen.merged_id == merged_id
-    assert await acme.contacts.list(merged_id=uuid_of("nobody")) == []
+    assert await acme.contacts.list(merged_id=uuid_of("missing")) == []
 
 
 @contract()
@@ -306,9 +306,9 @@ async def merging_needs_two_contacts(world: World) -> None:
     assert await acme.contacts.merge([]) is None
     assert await acme.contacts.merge([a.id]) is None
     assert await acme.contacts.merge([a.id, a.id.upper()]) is None
-    assert await acme.contacts.merge([uuid_of("nobody")]) is None
-    with raises(NotFound, saying=uuid_of("nobody")):
-        await acme.contacts.merge([a.id, uuid_of("nobody")])
+    assert await acme.contacts.merge([uuid_of("missing")]) is None
+    with raises(NotFound, saying=uuid_of("missing")):
+        await acme.contacts.merge([a.id, uuid_of("missing")])
     theirs = await world.tenant("zenith").contacts.upsert("telegram", "z")
     with raises(NotFound):
         await acme.contacts.merge([a.id, theirs.id])
@@ -326,7 +326,7 @@ async def unmerging_removes_exactly_the_given_contacts(world: World) -> None:
     created = {person.sender_id: person.id for person in await people(acme, *"abcdefx")}
     await acme.contacts.merge([created[letter] for letter in "abcd"])
     await acme.contacts.merge([created["e"], created["f"]])
-    assert await acme.contacts.unmerge([created["a"], created["x"], uuid_of("nobody"), created["a"]]) == 1
+    assert await acme.contacts.unmerge([created["a"], created["x"], uuid_of("missing"), created["a"]]) == 1
     assert await groups(acme) == {frozenset("bcd"), frozenset("ef")}
     assert await acme.contacts.unmerge([created["b"], created["c"], created["e"]]) == 3
     assert await groups(acme) == set(), "a group of one is dissolved"

@@ -48,7 +48,7 @@ async def feedback_is_returned_as_it_was_given(world: World) -> None:
             await acme.feedback.create(message.id, is_positive=False, issue_type=issue_type)
         ).issue_type == issue_type
     with raises(NotFound):
-        await acme.feedback.get(uuid_of("nobody"))
+        await acme.feedback.get(uuid_of("missing"))
     with raises(NotFound):
         await world.tenant("zenith").feedback.get(created.id)
 
@@ -61,7 +61,7 @@ async def feedback_needs_an_existing_message(world: World) -> None:
     upsert = partial(acme.feedback.upsert, is_positive=True, user="ada")
     for call in (create, upsert, partial(world.tenant("zenith").feedback.create, is_positive=True)):
         with raises(NotFound):
-            await call(uuid_of("nobody"))
+            await call(uuid_of("missing"))
     with raises(NotFound):
         await world.tenant("zenith").feedback.create(message.id, is_positive=True)
     await acme.sessions.delete(message.session_id)
@@ -207,7 +207,7 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
         ({"user": "ada"}, lambda each: each.user == "ada"),
         ({"user": "bob", "session_id": messages[3].session_id},
          lambda each: each.user == "bob" and each.session_id == messages[3].session_id),
-        ({"message_id": uuid_of("nobody")}, lambda each: False),
+        ({"message_id": uuid_of("missing")}, lambda each: False),
         ({"where": [column("is_positive").eq(True)]}, lambda each: each.is_positive),
     ]  # fmt: skip
     for arguments, matches in choices:
@@ -259,7 +259,7 @@ async def feedback_can_be_changed_and_removed(world: World) -> None:
     assert (await acme.feedback.update(created.id, issue_type="incomplete")).issue_type == "incomplete"
     for call in (acme.feedback.update, acme.feedback.delete):
         with raises(NotFound):
-            await call(uuid_of("nobody"))
+            await call(uuid_of("missing"))
     for call in (world.tenant("zenith").feedback.update, world.tenant("zenith").feedback.delete):
         with raises(NotFound):
             await call(created.id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, NotFound
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
@@ -45,7 +45,7 @@ async def update_changes_a_message_at_its_position(world: World) -> None:
     assert [message.id for message in await acme.messages.list(session.id)][1] == created.id
     assert await acme.messages.get(created.id) == changed
     assert (await acme.sessions.get(session.id)).token_count == 7
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -71,7 +71,7 @@ async def update_keeps_fields_that_are_not_given(world: World) -> None:
     with raises(InvalidInput):
         await acme.messages.update(created.id, metadata=["x"])  # type: ignore[arg-type]
     assert await acme.messages.get(created.id) == changed
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -81,14 +81,14 @@ async def delete_removes_exactly_the_given_messages(world: World) -> None:
     messages = [await acme.messages.append(session.id, role="user", content=str(n), token_count=n) for n in range(6)]
     theirs = await acme.messages.append(other.id, role="user", content="theirs")
     assert await acme.messages.delete(session.id, []) == 0
-    assert await acme.messages.delete(session.id, [uuid_of("nobody"), theirs.id]) == 0
+    assert await acme.messages.delete(session.id, [uuid_of("missing"), theirs.id]) == 0
     assert await acme.messages.list(other.id) == [theirs]
     world.clock.advance(1)
     ids = [messages[1].id, messages[4].id.upper(), messages[1].id, theirs.id]
     assert await acme.messages.delete(session.id, ids) == 2
     assert await acme.messages.list(session.id) == [messages[n] for n in (0, 2, 3, 5)]
-    await recounted(acme, session.id)
-    await recounted(acme, other.id)
+    await check_counters(acme, session.id)
+    await check_counters(acme, other.id)
     assert (await acme.sessions.get(session.id)).updated_at == from_us(world.clock.now_us())
     with raises(NotFound):
         await acme.messages.get(messages[1].id)
@@ -104,4 +104,4 @@ async def positions_of_deleted_messages_stay_empty(world: World) -> None:
     assert await acme.messages.last(session.id) == []
     again = await acme.messages.append(session.id, role="user", content="an id is free again", id=uuid_of(0))
     assert again.seq == 4
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)

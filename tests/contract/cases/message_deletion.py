@@ -20,7 +20,7 @@ async def a_restored_message_has_its_position_and_its_feedback(world: World) -> 
     )
     before, count = await shown_messages(acme, session), await acme.sessions.get(session.id)
     world.clock.advance(5)
-    assert await acme.messages.delete(session.id, [created[1].id, uuid_of("nobody")]) == 1
+    assert await acme.messages.delete(session.id, [created[1].id, uuid_of("missing")]) == 1
     assert [message.id for message in await shown_messages(acme, session)] == [created[0].id, created[2].id]
     assert await acme.feedback.list() == []
     with raises(NotFound):
@@ -92,7 +92,10 @@ async def deleted_messages_are_listed_in_pages_per_session(world: World) -> None
             break
     assert result == sorted(created, key=lambda each: each.id)
     assert await acme.messages.restore(session.id, [theirs[0].id]) == 0
-    for method in (acme.messages.deleted(uuid_of("nobody")), acme.messages.restore(uuid_of("nobody"), [created[0].id])):
+    for method in (
+        acme.messages.deleted(uuid_of("missing")),
+        acme.messages.restore(uuid_of("missing"), [created[0].id]),
+    ):
         with raises(NotFound):
             await method
     await acme.sessions.purge(session.id)

@@ -23,7 +23,7 @@ class FrameworkRole(StrEnum):
     USER = "user"
 
 
-async def recounted(handle: AsyncTenantHandle, session_id: str) -> None:
+async def check_counters(handle: AsyncTenantHandle, session_id: str) -> None:
     """Check that the counters of a session equal its messages."""
     session, existing = await handle.sessions.get(session_id), await handle.messages.list(session_id)
     assert session.message_count == len(existing) == await handle.messages.count(session_id)
@@ -194,13 +194,13 @@ async def a_failed_append_leaves_no_gap(world: World) -> None:
     with raises(InvalidInput):
         await acme.messages.append(session.id, role="nobody", content="x")
     with raises(NotFound):
-        await acme.messages.append(uuid_of("nobody"), role="user", content="x")
+        await acme.messages.append(uuid_of("missing"), role="user", content="x")
     with raises(Conflict):
         await acme.messages.append_many(
             session.id, [NewMessage(role="user", content="new"), NewMessage(role="user", content="x", id=uuid_of("m"))]
         )
     assert (await acme.messages.append(session.id, role="user", content="two")).seq == 2
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -232,7 +232,7 @@ async def the_counters_of_a_session_follow_its_messages(world: World) -> None:
     now = await acme.sessions.get(session.id)
     assert (now.message_count, now.token_count, now.updated_at) == (5, 16, from_us(world.clock.now_us()))
     assert await acme.sessions.get(other.id) == other
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -249,7 +249,7 @@ async def a_repeated_append_with_the_same_id_returns_the_first_result(world: Wor
             session.id, role="user", content=again, metadata={"m": 2, "n": 1}, id=value
         )
         assert repeated == first
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
     assert (await acme.messages.append(session.id, role="user", content="next")).seq == 3
 
 
@@ -305,25 +305,25 @@ async def message_ids_must_be_uuids(world: World) -> None:
 
 @contract()
 async def messages_need_a_live_session(world: World) -> None:
-    acme, nobody = world.tenant(), uuid_of("nobody")
-    with raises(NotFound, saying=nobody):
-        await acme.messages.append(nobody, role="user", content="x")
-    with raises(NotFound, saying=nobody):
-        await acme.messages.append_many(nobody, [NewMessage(role="user", content="x")])
-    with raises(NotFound, saying=nobody):
-        await acme.messages.list(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.list(nobody, limit=1, newest_first=True)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.last(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.count(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.delete(nobody, [])
-    with raises(NotFound, saying=nobody):
-        await acme.messages.get(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.update(nobody, content="x")
+    acme, missing_id = world.tenant(), uuid_of("missing")
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.append(missing_id, role="user", content="x")
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.append_many(missing_id, [NewMessage(role="user", content="x")])
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.list(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.list(missing_id, limit=1, newest_first=True)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.last(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.count(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.delete(missing_id, [])
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.get(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.update(missing_id, content="x")
 
 
 @contract(limits=Limits(content_bytes=100, metadata_bytes=30, json_depth=6))
@@ -381,7 +381,7 @@ async def append_many_takes_consecutive_positions(world: World) -> None:
     assert created[2].is_summary
     assert [*await acme.messages.list(session.id)][1:] == created
     assert await acme.messages.append_many(session.id, []) == []
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -483,4 +483,4 @@ async def a_thousand_messages_can_be_appended_in_one_call(world: World) -> None:
     )
     assert [message.seq for message in created] == [*range(1, 1_001)]
     assert await acme.messages.list(session.id) == created
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)

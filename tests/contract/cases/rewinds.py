@@ -14,7 +14,7 @@ from holdfast.stores.execution.runs.states import Run
 from holdfast.stores.execution.runs.step_log import Usage
 from holdfast.stores.workspace.rewind_rows import Rewind
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.runs import claim_run, commit_step
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS, documents
 from tests.contract.cases.world import World, raises, uuid_of
@@ -24,7 +24,7 @@ async def worked(acme: AsyncTenantHandle, world: World, steps: int = 3) -> Run:
     """A run of some steps, each with a tool call and two messages, in a session that began with a question."""
     session = await acme.sessions.create(agent="helper")
     await acme.messages.append(session.id, role="user", content="do it", token_count=1)
-    run = await claimed(acme, session.id)
+    run = await claim_run(acme, session.id)
     for number in range(1, steps + 1):
         await one_step(acme, world, run, f"{number}")
     return run
@@ -36,7 +36,7 @@ async def one_step(acme: AsyncTenantHandle, world: World, run: Run, what: str) -
     call = f"call {what}"
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id=call, tool_name="write")])
     talk = [NewMessage(role="assistant", content=f"step {what}"), NewMessage(role="user", content=f"done {what}")]
-    await stepped(
+    await commit_step(
         acme,
         run,
         state={"at": what, "all": documents()},

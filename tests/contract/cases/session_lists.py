@@ -94,7 +94,7 @@ async def pages_are_not_shifted_by_changes_between_them(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 6)
     first = await acme.sessions.list(limit=2)
-    await some_sessions_more(world, acme)
+    await two_newer_sessions(world, acme)
     await acme.sessions.delete(created[0].id)
     await acme.sessions.purge(created[1].id)
     second = await acme.sessions.list(limit=2, cursor=first.next)
@@ -105,7 +105,7 @@ async def pages_are_not_shifted_by_changes_between_them(world: World) -> None:
     assert third.next is None
 
 
-async def some_sessions_more(world: World, acme: AsyncTenantHandle) -> None:
+async def two_newer_sessions(world: World, acme: AsyncTenantHandle) -> None:
     """Create two sessions newer than any other."""
     for key in ("late 1", "late 2"):
         world.clock.advance(100)
@@ -212,7 +212,7 @@ async def every_column_can_be_filtered_on(world: World) -> None:
     only_two: Sequence[Filter] = [
         column("id").eq(two.id.upper()),
         column("id").ne(one.id),
-        column("id").is_in([two.id, uuid_of("nobody")]),
+        column("id").is_in([two.id, uuid_of("missing")]),
         column("id").gt(min(one.id, two.id)) if two.id > one.id else column("id").lt(max(one.id, two.id)),
         column("key").eq("beta"),
         column("key").gt("alpha"),

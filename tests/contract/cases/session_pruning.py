@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.stores.conversation.pruning import PrunedSessions
 from tests.contract.cases.compactions import LONG, POLICY, session_with, shown_messages
-from tests.contract.cases.runs import claimed
+from tests.contract.cases.runs import claim_run
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 
@@ -62,7 +62,7 @@ async def sessions_with_a_hold_or_in_use_are_not_pruned(world: World) -> None:
     acme = world.tenant()
     held, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(held.id, POLICY, summary="s")
-    run = await claimed(acme)
+    run = await claim_run(acme)
     loose, _ = await session_with(acme, "a")
     await acme.retention.hold(session_id=held.id, reason="a lawsuit")
     world.clock.advance(86_400)

@@ -123,7 +123,7 @@ async def _invalid_links_are_rejected(world: World, name: str) -> None:
         with raises(InvalidInput, field="token"):
             await tenant.session_shares.delete(session.id, **both)  # type: ignore[arg-type]
     with raises(NotFound):
-        await tenant.session_shares.create(uuid_of("nobody"), token=TOKEN)
+        await tenant.session_shares.create(uuid_of("missing"), token=TOKEN)
     assert await tenant.session_shares.list(session.id) == []
 
 

@@ -222,8 +222,8 @@ async def get_returns_exactly_that_session(world: World) -> None:
     sessions = [await acme.sessions.create(key=f"k{n}") for n in range(3)]
     assert [await acme.sessions.get(session.id) for session in sessions] == sessions
     assert await acme.sessions.get(sessions[0].id.upper()) == sessions[0]
-    with raises(NotFound, saying=uuid_of("nobody")):
-        await acme.sessions.get(uuid_of("nobody"))
+    with raises(NotFound, saying=uuid_of("missing")):
+        await acme.sessions.get(uuid_of("missing"))
     for bad in BAD_IDS:
         with raises(InvalidInput, saying="UUID"):
             await acme.sessions.get(bad)
@@ -295,8 +295,8 @@ async def update_rejects_invalid_values(world: World) -> None:
         await acme.sessions.update(created.id, agent="")
     with raises(InvalidText):
         await acme.sessions.update(created.id, metadata={"v": float("nan")})
-    with raises(NotFound, saying=uuid_of("nobody")):
-        await acme.sessions.update(uuid_of("nobody"), agent="a")
+    with raises(NotFound, saying=uuid_of("missing")):
+        await acme.sessions.update(uuid_of("missing"), agent="a")
     for bad in BAD_IDS:
         with raises(InvalidInput, saying="UUID"):
             await acme.sessions.update(bad, agent="a")
@@ -384,8 +384,8 @@ async def a_deleted_session_cannot_be_used(world: World) -> None:
 async def a_missing_session_cannot_be_deleted_restored_or_purged(world: World) -> None:
     acme = world.tenant()
     for call in (acme.sessions.delete, acme.sessions.restore, acme.sessions.purge):
-        with raises(NotFound, saying=uuid_of("nobody")):
-            await call(uuid_of("nobody"))
+        with raises(NotFound, saying=uuid_of("missing")):
+            await call(uuid_of("missing"))
         for bad in BAD_IDS:
             with raises(InvalidInput, saying="UUID"):
                 await call(bad)

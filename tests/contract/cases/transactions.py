@@ -111,7 +111,7 @@ async def a_failed_call_does_not_undo_the_callers_work(world: World) -> None:
     with raises(Conflict):
         await acme.sessions.restore(removed.id)
     with raises(NotFound):
-        await acme.messages.append(uuid_of("nobody"), role="user", content="x")
+        await acme.messages.append(uuid_of("missing"), role="user", content="x")
     with raises(InvalidFilter):
         await acme.sessions.list(cursor="garbage")
     assert await everything(acme) == before

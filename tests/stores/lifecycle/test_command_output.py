@@ -216,7 +216,7 @@ def test_days_out_of_range_are_refused(days: float) -> None:
         (["retention", "policy", "--grace-days", "inf"], 2, "at most 24,000"),
         (["retention", "policy", "--grace-days", "-1"], 2, "--grace-days"),
         (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "nan"], 2, "at most 24,000"),
-        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, "there is no run"),
+        (["retention", "policy", "--run", UNKNOWN_ID, "--keep-days", "1"], 1, UNKNOWN_ID),
         (["retention", "policy", "--quota-mib", "-1"], 2, "--quota-mib"),
         (["retention", "policy", "--quota-mib", str(2**40)], 1, "snapshot_quota_mib"),
         (["retention", "policy", "--per-run", str(2**31)], 1, "per_run must be"),

@@ -82,7 +82,7 @@ def test_lost_data_is_reported_and_left_unchanged(local: Bench, tmp_path: Path) 
     step(engine.write(lambda connection: _run(connection, removed, params)))
     result = acme.diagnostics.look()
     assert result.dangling_refs == 1
-    assert "there is no object" in result.damaged_snapshots[0].reason
+    assert "does not exist" in result.damaged_snapshots[0].reason
 
 
 async def _run(connection: object, sql: str, params: dict[str, object]) -> list[tuple[object, ...]]:

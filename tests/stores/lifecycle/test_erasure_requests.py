@@ -17,7 +17,7 @@ from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
-from holdfast.erasure.consumer import _listed
+from holdfast.erasure.consumer import _by_stream
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.stores.lifecycle.erasures import WINDOW_S
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
@@ -347,7 +347,7 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
     ],
 )  # fmt: skip
 def test_redis_answers_are_read_in_both_protocols(found: Any, expected: Any) -> None:
-    assert list(_listed(found)) == expected
+    assert list(_by_stream(found)) == expected
 
 
 def test_tenants_that_cannot_be_erased_yet_do_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

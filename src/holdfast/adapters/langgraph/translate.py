@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast import Filter, Write
 from holdfast.errors import InvalidInput
-from holdfast.types import Checkpoint, Held, Stored
+from holdfast.types import CachedPieces, Checkpoint, StoredPieces
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
 from .encryption import Cipher, NoCipher
@@ -56,8 +56,8 @@ class Translator:
         thread, namespace = _thread_and_namespace(config)
         id = get_checkpoint_id(config) or None
         cached = self.cache.find(thread)
-        held = None if cached is None else Held(cached.stamp, cached.held())
-        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
+        held = None if cached is None else CachedPieces(cached.stamp, cached.held())
+        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "cached": held}
         return StoreRequest(arguments, cached=cached)
 
     def after(self, request: StoreRequest) -> dict[str, Any] | None:
@@ -151,13 +151,13 @@ class Translator:
         }
         return StoreRequest(arguments, serialized)
 
-    def learn(self, request: StoreRequest, saved: Stored) -> None:
+    def learn(self, request: StoreRequest, saved: StoredPieces) -> None:
         """Cache the objects of a saved request with the places of their pieces."""
         thread = self.cache.under(request.arguments["thread_id"], saved.stamp)
         if request.shape is not None:
-            thread.keep_shape(saved.places[0], request.shape)
+            thread.keep_shape(saved.positions[0], request.shape)
         for number, serialized in request.serialized:
-            thread.learn(serialized, saved.places[number])
+            thread.learn(serialized, saved.positions[number])
         if self._single_writer and "parent" in request.arguments:
             at = request.arguments
             self.fork_points.forget((at["thread_id"], at["namespace"], at["parent"] or ""))
@@ -303,7 +303,7 @@ def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
 
 
 def _places(row: Checkpoint) -> list[int]:
-    return list(chain.from_iterable(range(first, last + 1) for first, last in row.places))
+    return list(chain.from_iterable(range(first, last + 1) for first, last in row.positions))
 
 
 def _thread_and_namespace(config: Config) -> tuple[str, str]:

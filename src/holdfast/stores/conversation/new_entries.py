@@ -33,7 +33,7 @@ def new_entry(
     id: str | None,
 ) -> LogEntry:
     """Return a message as a log entry. Everything is checked before the entry is queued, so that an invalid argument does not
-    affect the other appends of a group; for other stores too.
+    affect the other appends of a group; also used by other stores.
 
     Raises:
         InvalidInput: an argument is not valid.

@@ -113,7 +113,7 @@ async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> l
     rows = await queries.chain.all(connection, scope.params(layer_id=layer_id))
     if [row[1] for row in rows] != list(range(len(rows))) or not rows:
         raise Corrupt(f"the tree {layer_id} is missing some of its layers")
-    return await objects.stored(connection, scope, [bytes(row[0]) for row in rows])
+    return await objects.read_stored(connection, scope, [bytes(row[0]) for row in rows])
 
 
 def tree_of(manifest_bodies: Sequence[bytes]) -> Tree:
@@ -164,7 +164,7 @@ async def collect_from(
 ) -> int:
     """Remove a layer and those below it, down to the first that is still needed; return their number.
 
-    The objects they referenced are added to ``released``; ``freeing.free`` removes those without other references.
+    The objects they referenced are added to ``released``; ``removal.remove_unheld`` removes those without other references.
     """
     count = 0
     while layer_id is not None:

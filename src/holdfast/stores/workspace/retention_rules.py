@@ -34,7 +34,7 @@ from ...ids import parse as parse_id
 from ..execution.runs import states
 from ..execution.runs.states import Run
 from ..objects import activity
-from ..objects.activity import Deed
+from ..objects.activity import NewActivity
 
 Reason = Literal["per_run_cap", "per_tenant_cap", "grace_expired", "erasure"]
 EVENT = "checkpoint.deleted"
@@ -242,10 +242,12 @@ def log_removals(scope: Scope, removed: Sequence[RemovedSnapshot], reason: Reaso
         )
 
 
-def hold_deed(action: str, hold: Hold, actor: str, reason: str) -> Deed:
+def hold_deed(action: str, hold: Hold, actor: str, reason: str) -> NewActivity:
     """Return the entry of the activity log for an action on a hold."""
     details = {"run_id": hold.run_id, "session_id": hold.session_id}
-    return Deed(action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details)
+    return NewActivity(
+        action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details
+    )
 
 
 async def keep_for(
@@ -261,7 +263,7 @@ async def keep_for(
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
         raise InvalidInput(f"seconds must be a non-negative integer, not {seconds!r}", field="seconds")
     if await states.queries.is_there.one(connection, scope.params(run_id=id)) is None:
-        raise states.missing(run_id)
+        raise states.run_not_found(run_id)
     change = PolicyChange(keep_s=min(seconds, scope.limits.snapshot_keep_s))
     await set_policy(connection, scope, change, id)
     await note_policy(connection, scope, "retention.policy_set", actor, id, change)
@@ -292,7 +294,7 @@ async def effective_policy(connection: Connection, scope: Scope, run_id: str | N
         return policy
     run: RunSnapshots | None = await run_snapshots(connection, scope, run_id)
     if run is None:
-        raise states.missing(run_id)
+        raise states.run_not_found(run_id)
     return of_run(policy, run, scope)
 
 
@@ -317,8 +319,8 @@ async def note_policy(
     numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
     details = {name: number for name, number in numbers.items() if number is not None}
     kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
-    policy_deed = Deed(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
-    await activity.note(connection, scope, [policy_deed])
+    policy_deed = NewActivity(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
+    await activity.record_all(connection, scope, [policy_deed])
 
 
 def warn_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:

@@ -42,7 +42,7 @@ from ...errors import Conflict, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, switch_branch
-from ..execution.runs.states import Run, check_holder, lock_run, put_in_queue, run_of
+from ..execution.runs.states import Run, check_holder, lock_run, run_of, update_queue
 from . import retention_rules, snapshots
 from . import rewind_rows as rows
 from .rewind_rows import OPEN, Rewind, RewindStatus, RunBefore, StoredRewind
@@ -377,7 +377,7 @@ class AsyncRewinds(TenantStore):
         moved = run_of(connection, row)
         if not is_held:
             await retention_rules.keep_end(connection, self._scope, run, moved.epoch)
-        await put_in_queue(connection, self._scope, moved, self._scope.clock.now_us())
+        await update_queue(connection, self._scope, moved, self._scope.clock.now_us())
         return moved
 
     async def _update(

@@ -31,7 +31,7 @@ from ...offload import work
 from ...trees.entries import Tree, TreeEntry, objects_of, path_bytes, path_text
 from ..execution.runs import states
 from ..objects import activity, objects, packs
-from ..objects.activity import Deed
+from ..objects.activity import NewActivity
 from ..objects.packs import InPack
 from . import layers, retention_rules
 from .layers import NewLayer
@@ -251,7 +251,7 @@ class AsyncSnapshots(TenantStore):
         async def read() -> Sequence[bytes]:
             return await self._out_of_packs(await self._layer_manifests(layer_id))
 
-        manifests = await packs.settled(read)
+        manifests = await packs.retry_moved(read)
         return await work(self._engine, lambda: layers.tree_of(manifests)), len(manifests) - 1
 
     @reads
@@ -265,12 +265,12 @@ class AsyncSnapshots(TenantStore):
             _, manifests = await self._manifests(snapshot_id)
             return await self._out_of_packs(manifests)
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     async def _out_of_packs(self, items: Sequence[Packed | InPack]) -> Sequence[bytes]:
         """Return the uncompressed bodies, reading those in packs from there."""
         in_packs = [item for item in items if isinstance(item, InPack)]
-        packed_bodies = await packs.raw(self._engine, self._scope, in_packs) if in_packs else {}
+        packed_bodies = await packs.read_stored(self._engine, self._scope, in_packs) if in_packs else {}
         stored_bodies = [packed_bodies[item.digest] if isinstance(item, InPack) else item.body for item in items]
 
         def unpacked() -> list[bytes]:
@@ -282,7 +282,7 @@ class AsyncSnapshots(TenantStore):
 
     @reads
     async def _stored(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[Packed | InPack]:
-        return await objects.stored(connection, self._scope, digests)
+        return await objects.read_stored(connection, self._scope, digests)
 
     async def _bodies(self, entry: TreeEntry) -> dict[bytes, bytes]:
         digests = sorted(objects_of([entry]))
@@ -290,7 +290,7 @@ class AsyncSnapshots(TenantStore):
         async def read() -> Sequence[bytes]:
             return await self._out_of_packs(await self._stored(digests))
 
-        return dict(zip(digests, await packs.settled(read), strict=True))
+        return dict(zip(digests, await packs.retry_moved(read), strict=True))
 
     def _ids(self, ids: Sequence[str]) -> Sequence[str]:
         if isinstance(ids, str) or not isinstance(ids, Sequence):
@@ -351,7 +351,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     """
     params = scope.params(run_id=parse_id(new.run_id, "run id"), id=new.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(new.run_id)
+        raise states.run_not_found(new.run_id)
     existing_row = await queries.find.one(connection, params)
     if existing_row is not None:
         return _check_same(_snapshot(connection, existing_row), new)
@@ -388,7 +388,7 @@ async def delete(
     removed = [_snapshot(connection, row) for row in rows if row is not None]
     for layer_id in sorted({snapshot.layer_id for snapshot in removed}):
         await layers.collect_from(connection, scope, layer_id, released)
-    await activity.note(connection, scope, [_deed(snapshot, reason) for snapshot in removed])
+    await activity.record_all(connection, scope, [_deed(snapshot, reason) for snapshot in removed])
     return removed
 
 
@@ -432,9 +432,9 @@ def _snapshot(connection: Connection, row: Row) -> Snapshot:
     return mapper(Snapshot, connection.dialect)([row])[0]
 
 
-def _deed(snapshot: Snapshot, reason: str) -> Deed:
+def _deed(snapshot: Snapshot, reason: str) -> NewActivity:
     details = {"run_id": snapshot.run_id, "size_bytes": snapshot.size_bytes}
-    return Deed(action=DELETED, subject_kind="snapshot", subject_id=snapshot.id, reason=reason, details=details)
+    return NewActivity(action=DELETED, subject_kind="snapshot", subject_id=snapshot.id, reason=reason, details=details)
 
 
 def _check_same(existing: Snapshot, new: NewSnapshot) -> Snapshot:

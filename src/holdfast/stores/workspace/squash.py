@@ -17,7 +17,7 @@ from ...core.scope import Scope
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import Corrupt, NotFound, Stale
 from ...trees.entries import Difference, objects_of
-from ..objects import freeing, objects
+from ..objects import objects, removal
 from . import layers
 from .snapshots import AsyncSnapshots
 
@@ -84,7 +84,7 @@ class Squasher:
         await self._hold(layer_id, sorted(objects_of(whole.entries)))
         released: set[bytes] = set()
         removed = await self._engine.write(lambda connection: self._replace(connection, row, manifest, released))
-        await freeing.free(self._engine, self._scope, released)
+        await removal.remove_unheld(self._engine, self._scope, released)
         return removed
 
     async def _hold(self, layer_id: str, digests: Sequence[bytes]) -> None:
@@ -109,7 +109,7 @@ class Squasher:
             raise Stale("the layer was changed in the meantime")
         released.clear()  # the transaction may run again
         released.add(old)
-        await objects.let_go(connection, params, [old])
+        await objects.release(connection, params, [old])
         await objects.keep(connection, self._scope, [manifest], holder=params["holder"])
         await queries.make_whole.all(connection, {**params, "manifest": manifest.digest})
         await queries.lift.all(connection, params)

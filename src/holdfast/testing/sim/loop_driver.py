@@ -11,13 +11,13 @@ from typing import Any
 
 from ...clock import from_us
 from ...errors import HoldfastError
-from ...loop import Reply, Tool, ToolRequest, Turn
+from ...loop import ModelTurn, Reply, Tool, ToolRequest
 from ...loop import commands as do
 from ...loop.commands import Command, StoreCommand
+from ...loop.config import LoopConfig
 from ...loop.core import drive
-from ...loop.events import ToMake
-from ...loop.plan import Plan
-from ...loop.tools import Answer, Below, ChildRun, Done, Failed, Snoozed
+from ...loop.events import BegunCall
+from ...loop.tools import CallAnswer, ChildRun, Completed, Delegated, Failed, Snoozed
 from ...stores.execution.runs.ledger import NewToolCall
 from ...stores.execution.runs.states import Run
 from ...stores.execution.runs.step_log import Usage
@@ -42,8 +42,8 @@ class LoopWorker(AgentWorker):
 
     async def drive(self, run: Run) -> None:
         """Execute the commands of the loop until it ends."""
-        plan = Plan(model=lambda turn: reply(self.plans.get(run.id), turn), tools=_TOOLS)
-        core = drive(plan, run)
+        config = LoopConfig(model=lambda turn: reply(self.plans.get(run.id), turn), tools=_TOOLS)
+        core = drive(config, run)
         answer: Any = None
         error: HoldfastError | None = None
         while True:
@@ -54,18 +54,18 @@ class LoopWorker(AgentWorker):
                 return
             answer, error = None, None
             try:
-                answer = await self.execute(plan, run, command)
+                answer = await self.execute(config, run, command)
             except HoldfastError as raised:
                 error = raised
 
-    async def execute(self, plan: Plan, run: Run, command: Command) -> Any:
+    async def execute(self, config: LoopConfig, run: Run, command: Command) -> Any:
         """Execute one command and return its result."""
         process = self.process
         if isinstance(command, StoreCommand):
             return await process.insist(lambda: command.on(self.acme))
         if isinstance(command, do.AskModel):
             await process.sleep(process.random.uniform(0.1, 4))
-            return plan.model(command.turn)
+            return config.model(command.turn)
         if isinstance(command, do.CallTools):
             return [await self.call_planned_tool(run, call) for call in command.calls]
         if isinstance(command, do.Now):
@@ -74,11 +74,11 @@ class LoopWorker(AgentWorker):
             return await process.sleep(command.seconds)
         return process.random.random() >= 0.05  # whether to continue
 
-    async def call_planned_tool(self, run: Run, call: ToMake) -> Answer:
+    async def call_planned_tool(self, run: Run, call: BegunCall) -> CallAnswer:
         """Make one tool call."""
         assert self.held is not None
         if call.name.startswith(DELEGATE):
-            return Below(ChildRun("below", f"help {call.id}"))
+            return Delegated(ChildRun("below", f"help {call.id}"))
         if self.process.random.random() < 0.05:
             return Snoozed(self.process.random.uniform(1, 20))
         try:
@@ -89,10 +89,10 @@ class LoopWorker(AgentWorker):
             )
         except ToolFailed:
             return Failed("it did not work")
-        return Done(result)
+        return Completed(result)
 
 
-def reply(plan: PlannedRun | None, turn: Turn) -> Reply:
+def reply(plan: PlannedRun | None, turn: ModelTurn) -> Reply:
     """Return the model's reply: from the plan or, in a child run, a fixed short text."""
     number = (turn.state or 0) + 1
     text = f"{turn.run.id} {number}"
@@ -104,7 +104,13 @@ def reply(plan: PlannedRun | None, turn: Turn) -> Reply:
     calls = [ToolRequest(_name(call, turn.run), call.tool_input, call.id) for call in planned.calls]
     pause_s = None if is_last else planned.pause_s
     return Reply(
-        text, calls, usage=usage, state=number, go_on=not is_last, pause_s=pause_s, stop="end_turn" if is_last else None
+        text,
+        calls,
+        usage=usage,
+        state=number,
+        continue_run=not is_last,
+        pause_s=pause_s,
+        stop="end_turn" if is_last else None,
     )
 
 

@@ -219,7 +219,7 @@ class AsyncRetention(TenantStore):
     async def _check_subject(self, connection: Connection, run_id: str | None, session_id: str | None = None) -> None:
         params = self._scope.params(run_id=run_id, session_id=session_id)
         if run_id is not None and await states.queries.is_there.one(connection, params) is None:
-            raise states.missing(run_id)
+            raise states.run_not_found(run_id)
         if session_id is not None and await queries.session_is_there.one(connection, params) is None:
             raise NotFound(f"session {session_id} does not exist", noun="session", key=session_id)
 
@@ -242,7 +242,7 @@ class AsyncRetention(TenantStore):
         self, connection: Connection, action: str, hold: Hold, actor: str, reason: str | None = None
     ) -> None:
         deed = rules.hold_deed(action, hold, actor, hold.reason if reason is None else reason)
-        await activity.note(connection, self._scope, [deed])
+        await activity.record_all(connection, self._scope, [deed])
 
 
 class Retention(Blocking[AsyncRetention]):

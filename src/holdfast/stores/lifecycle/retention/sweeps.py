@@ -21,7 +21,7 @@ from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.protocol import Connection, Engine
 from ....errors import Conflict, CrossTenant, Fenced
-from ...objects import activity, freeing
+from ...objects import activity, removal
 from ...objects.objects import GRACE_S, AsyncObjects
 from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
@@ -204,7 +204,7 @@ class Sweep:
         await self._renew(connection)
         rows = await queries.release_own.all(connection, self._scope.params())
         released = mapper(Hold, connection.dialect)(rows)
-        await activity.note(
+        await activity.record_all(
             connection, self._scope, [rules.hold_deed("hold.released", hold, "", "erasure") for hold in released]
         )
 
@@ -229,7 +229,7 @@ class Sweep:
 
     async def _note(self, reason: Reason, removed: Sequence[Snapshot], released: set[bytes]) -> None:
         rules.log_removals(self._scope, removed, reason)
-        await freeing.free(self._engine, self._scope, released)
+        await removal.remove_unheld(self._engine, self._scope, released)
         self._result = self._result.with_removed(reason, len(removed), sum(snapshot.size_bytes for snapshot in removed))
 
     async def _collect(self, connection: Connection) -> int:

@@ -1,4 +1,4 @@
-"""Any script, broken off anywhere and as often as you like: found by searching instead of by thinking."""
+"""Generated scripts, interrupted at generated points, end like an uninterrupted twin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import Usage
 from holdfast.loop import Loop, Reply, ToolRequest
-from tests.loop.test_crash_points import forgiven
+from tests.loop.test_crash_points import expected_picture
 from tests.loop.worlds import HELPER, World, check_effects, picture, scripted, tools_of
 
 INPUTS: dict[str, Any] = {
@@ -26,26 +26,26 @@ INPUTS: dict[str, Any] = {
     "remove": {},
     "shout": {},
     "ask_helper": {"task": "What is it?"},
-    "nobody": {"x": [1]},
+    "unknown_tool": {"x": [1]},
 }
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> list[Reply]:
-    """What a model says, up to its last words."""
-    said = []
+    """Generate the replies of a model, up to its last one."""
+    replies = []
     for turn in range(draw(st.integers(1, 3))):
         names = draw(st.lists(st.sampled_from(sorted(INPUTS)), max_size=4))
-        calls = [ToolRequest(name, INPUTS[name], f"{turn}{place}{name}") for place, name in enumerate(names)]
+        calls = [ToolRequest(name, INPUTS[name], f"{turn}{index}{name}") for index, name in enumerate(names)]
         state = draw(st.sampled_from([{}, {"state": None}, {"state": {"turn": turn}}]))
         pause_s = draw(st.sampled_from([None, None, 30.0]))
         used = Usage(input_tokens=turn, output_tokens=draw(st.integers(0, 9)))
-        said.append(Reply(f"{turn}", calls, used, go_on=not calls, pause_s=pause_s, **state))
-    return [*said, Reply("Over.")]
+        replies.append(Reply(f"{turn}", calls, used, continue_run=not calls, pause_s=pause_s, **state))
+    return [*replies, Reply("Over.")]
 
 
 def live(world: World, script: list[Reply], fuses: list[int]) -> dict[str, Any]:
-    """A run of a script; each process but the last dies after so many commands."""
+    """Run a script; each process but the last dies after its number of commands."""
     tools = tools_of(world)
     loops = {
         "tester": Loop(scripted(world, script), tools=tools),
@@ -64,9 +64,9 @@ def live(world: World, script: list[Reply], fuses: list[int]) -> dict[str, Any]:
 
 def check(world: World, script: list[Reply], fuses: list[int]) -> None:
     twin = live(world, script, [])
-    there = live(world, script, fuses)
-    event(f"{sum(call[3] == 'unknown' for call in there['calls'].values())} of unknown outcome")
-    assert there == forgiven(twin, there)
+    actual = live(world, script, fuses)
+    event(f"{sum(call[3] == 'unknown' for call in actual['calls'].values())} of unknown outcome")
+    assert actual == expected_picture(twin, actual)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def one_world() -> Any:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(script=scripts(), fuses=st.lists(st.integers(0, 25), max_size=6))
-def test_any_script_broken_off_anywhere_ends_as_its_twin(
+def test_any_script_interrupted_anywhere_ends_like_its_twin(
     one_world: World, script: list[Reply], fuses: list[int]
 ) -> None:
     check(one_world, script, fuses)
@@ -88,5 +88,5 @@ def test_any_script_broken_off_anywhere_ends_as_its_twin(
 @pytest.mark.soak
 @settings(max_examples=2_000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(script=scripts(), fuses=st.lists(st.integers(0, 25), max_size=20))
-def test_any_script_at_length(one_world: World, script: list[Reply], fuses: list[int]) -> None:
+def test_many_generated_scripts_end_like_their_twins(one_world: World, script: list[Reply], fuses: list[int]) -> None:
     check(one_world, script, fuses)

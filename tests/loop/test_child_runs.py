@@ -1,4 +1,4 @@
-"""Agents that call agents, and wait for them without holding anything."""
+"""Agents that call agents: child runs and their parents."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from holdfast.loop import (
     ChildRun,
     Event,
     Loop,
+    ModelTurn,
     Reply,
     ToolRequest,
-    Turn,
     subagent,
     tool,
 )
 from tests.loop.worlds import World, ask, scripted
 
 
-def test_an_agent_calls_an_agent_and_waits_without_holding_anything(world: World) -> None:
-    seen: list[Event] = []
+def test_a_parent_run_waits_for_its_child_without_holding_a_lease(world: World) -> None:
+    events: list[Event] = []
     parent = Loop(
         scripted(world, [Reply("I ask.", [ask("researcher", "a", task="How many?")]), "It is so."]),
         tools=[subagent("researcher")],
-        on_event=seen.append,
+        on_event=events.append,
     )
     child = Loop(lambda turn: f"I was asked {turn.messages[-1]['content'][0]['text']} Three.")
     run = world.start()
     assert world.run(parent, run.id).status == "paused"
-    (below,) = world.acme.runs.list(parent=run.id)
-    assert (below.agent, below.parent_call_id, below.depth, below.status) == ("researcher", "a", 1, "pending")
-    assert seen[-2].kind == "waiting"
-    assert world.run(child, below.id).status == "completed"
-    assert world.acme.runs.get(run.id).status == "pending", "the run above was woken"
+    (child_run,) = world.acme.runs.list(parent=run.id)
+    assert (child_run.agent, child_run.parent_call_id, child_run.depth, child_run.status) == (
+        "researcher",
+        "a",
+        1,
+        "pending",
+    )
+    assert events[-2].kind == "waiting"
+    assert world.run(child, child_run.id).status == "completed"
+    assert world.acme.runs.get(run.id).status == "pending", "the parent run was resumed"
     assert world.run(parent, run.id).text == "It is so."
     assert world.words(run)[2] == "user: =I was asked How many? Three."
     assert len(world.acme.runs.list(parent=run.id)) == 1
@@ -44,8 +49,8 @@ def test_an_agent_calls_an_agent_and_waits_without_holding_anything(world: World
     ("how", "says"),
     [("failed", "!its run failed: the model raised ValueError: no"), ("cancelled", "!this call was cancelled: enough")],
 )
-def test_an_agent_is_told_what_became_of_the_one_it_called(small_world: World, how: str, says: str) -> None:
-    def refuses(turn: Turn) -> str:
+def test_a_parent_gets_the_outcome_of_its_child(small_world: World, how: str, says: str) -> None:
+    def refuses(turn: ModelTurn) -> str:
         raise ValueError("no")
 
     parent = Loop(
@@ -53,17 +58,17 @@ def test_an_agent_is_told_what_became_of_the_one_it_called(small_world: World, h
     )
     run = small_world.start()
     small_world.run(parent, run.id)
-    (below,) = small_world.acme.runs.list(parent=run.id)
+    (child_run,) = small_world.acme.runs.list(parent=run.id)
     if how == "failed":
-        small_world.run(Loop(refuses), below.id)
+        small_world.run(Loop(refuses), child_run.id)
     else:
-        small_world.acme.runs.cancel(below.id, reason="enough")
-        small_world.clock.advance(10)  # nobody wakes it: it looks by itself
+        small_world.acme.runs.cancel(child_run.id, reason="enough")
+        small_world.clock.advance(10)  # nothing resumes the parent: it polls
     assert small_world.run(parent, run.id).status == "completed"
     assert small_world.words(run)[2] == f"user: {says}"
 
 
-def test_a_run_that_is_woken_too_early_goes_on_waiting_for_the_one_below(small_world: World) -> None:
+def test_a_parent_that_is_woken_too_early_keeps_waiting_for_its_child(small_world: World) -> None:
     parent = Loop(
         scripted(small_world, [Reply("", [ask("helper", "a", task="Do it")]), "Fine."]), tools=[subagent("helper")]
     )
@@ -75,11 +80,11 @@ def test_a_run_that_is_woken_too_early_goes_on_waiting_for_the_one_below(small_w
     assert len(small_world.acme.runs.list(parent=run.id)) == 1
 
 
-def test_agents_that_call_agents_without_end_are_told_so(tmp_path: Path) -> None:
-    """Each calls the next, until the limit: there the call fails, and all come back."""
+def test_nested_agents_are_limited_in_depth(tmp_path: Path) -> None:
+    """Each agent calls the next, up to the limit: there the call fails, and all return."""
     world = World(str(tmp_path / "a.db"))
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         last = turn.messages[-1]["content"][0]
         if last["type"] == "text":
             return Reply("", [ToolRequest("deeper", {"task": "On."})])
@@ -89,12 +94,12 @@ def test_agents_that_call_agents_without_end_are_told_so(tmp_path: Path) -> None
     run = world.start()
     assert world.live_on(loops, run.id).status == "completed"
     assert world.words(run)[-1].startswith("assistant: 0 1 2 3 4 5 6")
-    below = world.acme.runs.list(where=[column("depth").eq(8)])
-    assert world.words(below[0])[-1] == "assistant: 8 LimitExceeded"
+    child_runs = world.acme.runs.list(where=[column("depth").eq(8)])
+    assert world.words(child_runs[0])[-1] == "assistant: 8 LimitExceeded"
     world.close()
 
 
-def test_a_session_that_is_not_there_fails_the_call(small_world: World) -> None:
+def test_a_missing_session_fails_the_call(small_world: World) -> None:
     @tool(safety="idempotent")
     def lost() -> ChildRun:
         return ChildRun("clerk", "x", "00000000-0000-7000-8000-000000000000")
@@ -102,19 +107,19 @@ def test_a_session_that_is_not_there_fails_the_call(small_world: World) -> None:
     run = small_world.start()
     loop = Loop(scripted(small_world, [Reply("", [ask("lost", "a")]), "Hm."]), tools=[lost])
     assert small_world.run(loop, run.id).status == "completed"
-    assert small_world.words(run)[2].startswith("user: !NotFound: there is no session")
+    assert small_world.words(run)[2].startswith("user: !NotFound: ")
 
 
-def test_a_tool_can_hand_its_work_to_a_run_in_a_session_of_its_choice(small_world: World) -> None:
-    there = small_world.acme.sessions.create(agent="clerk")
+def test_a_tool_can_delegate_to_a_run_in_a_chosen_session(small_world: World) -> None:
+    session = small_world.acme.sessions.create(agent="clerk")
 
     @tool(safety="idempotent")
     def file_it(what: str) -> ChildRun:
-        return ChildRun("clerk", f"File {what}", there.id, {"urgent": True})
+        return ChildRun("clerk", f"File {what}", session.id, {"urgent": True})
 
     run = small_world.start()
     parent = Loop(scripted(small_world, [Reply("", [ask("file_it", "a", what="x")]), "."]), tools=[file_it])
     small_world.run(parent, run.id)
-    (below,) = small_world.acme.runs.list(parent=run.id)
-    assert (below.session_id, below.metadata) == (there.id, {"urgent": True})
-    assert small_world.words(below) == ["user: File x"]
+    (child_run,) = small_world.acme.runs.list(parent=run.id)
+    assert (child_run.session_id, child_run.metadata) == (session.id, {"urgent": True})
+    assert small_world.words(child_run) == ["user: File x"]

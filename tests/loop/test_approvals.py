@@ -1,4 +1,4 @@
-"""Calls that wait for a person, and decisions that come at any moment."""
+"""Calls that wait for a person, and decisions at any time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from holdfast.loop import (
     ToolRequest,
     tool,
 )
-from holdfast.loop.commands import Intend
+from holdfast.loop.commands import RecordIntents
 from tests.loop.worlds import Died, World, ask, decide, scripted
 
 
-def test_calls_wait_until_a_person_has_decided(world: World) -> None:
-    made: list[str] = []
+def test_calls_wait_for_a_person_s_decision(world: World) -> None:
+    sent: list[str] = []
 
     @tool
     def send(to: str) -> str:
-        made.append(to)
+        sent.append(to)
         return f"sent to {to}"
 
     calls = [ask("send", "a", to="me"), ask("send", "b", to="boss"), ask("send", "c", to="all")]
@@ -34,22 +34,26 @@ def test_calls_wait_until_a_person_has_decided(world: World) -> None:
     )
     run = world.start()
     assert world.run(loop, run.id).status == "waiting"
-    assert made == [], "what need not wait is not begun either, so that it cannot get lost"
-    assert [(each.call.id, each.action) for each in world.acme.tool_calls.pending(run.id) if each.action == "ask"] == [
+    assert sent == [], "the other calls are not begun either, so that none gets an unknown outcome"
+    assert [
+        (pending.call.id, pending.action)
+        for pending in world.acme.tool_calls.pending(run.id)
+        if pending.action == "ask"
+    ] == [
         ("b", "ask"),
         ("c", "ask"),
     ]
     world.acme.tool_calls.allow(run.id, "b")
     world.acme.runs.resume(run.id)
-    assert world.run(loop, run.id).status == "waiting", "one is still to be decided"
+    assert world.run(loop, run.id).status == "waiting", "one decision is still missing"
     world.acme.tool_calls.cancel(run.id, "c", reason="too many")
     world.acme.runs.resume(run.id)
     assert world.run(loop, run.id).status == "completed"
-    assert sorted(made) == ["boss", "me"]
+    assert sorted(sent) == ["boss", "me"]
     assert world.words(run)[2] == "user: =sent to me =sent to boss !this call was cancelled: too many"
 
 
-def test_a_decision_that_comes_before_the_run_waits_is_not_lost(small_world: World) -> None:
+def test_a_decision_before_the_run_waits_is_not_lost(small_world: World) -> None:
     @tool(hold=True)
     def launch() -> str:
         return "launched"
@@ -57,7 +61,7 @@ def test_a_decision_that_comes_before_the_run_waits_is_not_lost(small_world: Wor
     run = small_world.start()
 
     def decide_at_once(event: Event) -> None:
-        # Told after the intent and after the pause; what matters is that nobody resumes the run after it waits.
+        # This event comes after the intent and after the pause; nothing resumes the run after it.
         if event.kind == "waiting":
             small_world.acme.tool_calls.allow(run.id, "a")
 
@@ -68,39 +72,41 @@ def test_a_decision_that_comes_before_the_run_waits_is_not_lost(small_world: Wor
     assert small_world.run(loop, run.id).text == "Off."
 
 
-def test_a_decision_between_loading_and_making_is_heeded(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person ends a call that this process has just seen as one to be made: it is not made, and the run goes on."""
-    made: list[str] = []
+def test_a_decision_between_planning_and_making_a_call_takes_effect(
+    small_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person ends a call that this process has just planned to make: it is not made, and the run continues."""
+    calls: list[str] = []
 
     @tool(safety="idempotent")
     def work(n: int) -> int:
-        made.append(str(n))
+        calls.append(str(n))
         return n
 
     run = small_world.start()
     loop = Loop(
         scripted(small_world, [Reply("", [ask("work", "a", n=1), ask("work", "b", n=2)]), "Fine."]), tools=[work]
     )
-    small_world.fuse = 7  # the intent is there, and the process dies
+    small_world.fuse = 7  # the process dies right after the intent
     with pytest.raises(Died):
         small_world.drive(loop, run.id)
     small_world.clock.advance(100)
-    real = Intend.on
+    real = RecordIntents.on
 
-    def intend(self: Intend, acme: Any) -> Any:
+    def intend(self: RecordIntents, acme: Any) -> Any:
         if self.calls[0].id == "a":
             small_world.acme.tool_calls.cancel(run.id, "a", reason="no need")
         return real(self, acme)
 
-    monkeypatch.setattr(Intend, "on", intend)
+    monkeypatch.setattr(RecordIntents, "on", intend)
     small_world.run(loop, run.id)
     small_world.clock.advance(100)
     assert small_world.run(loop, run.id).status == "completed"
-    assert made == ["2"]
+    assert calls == ["2"]
     assert small_world.words(run)[2] == "user: !this call was cancelled: no need =2"
 
 
-def test_a_snooze_of_a_call_that_was_cancelled_meanwhile_is_let_go(small_world: World) -> None:
+def test_a_snooze_of_a_cancelled_call_is_ignored(small_world: World) -> None:
     run = small_world.start()
 
     @tool(safety="idempotent")
@@ -113,10 +119,10 @@ def test_a_snooze_of_a_call_that_was_cancelled_meanwhile_is_let_go(small_world: 
     assert small_world.words(run)[2] == "user: !this call was cancelled: too slow"
 
 
-def test_a_discarded_call_is_not_spoken_of(small_world: World) -> None:
+def test_a_discarded_call_is_in_no_message(small_world: World) -> None:
     @tool(hold=True)
     def shout() -> str:
-        raise AssertionError("nobody has allowed this")
+        raise AssertionError("this call was not allowed")
 
     run, loop = (
         small_world.start(),

@@ -1,4 +1,4 @@
-"""What a loop goes by: everything about it that is decided beforehand."""
+"""The configuration of a loop."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from holdfast import Summarizer, ToolOutcome, Usage
 from holdfast.types import Run
 
 from .events import Event
-from .replies import Requested, Said, ToolRequest
+from .replies import NormalizedReply, RequestedCall, ToolRequest
 from .tools import Tool
 
 log = logging.getLogger("holdfast.loop")
 
 CONTEXT_TOKENS = 100_000
-"""Tokens of the conversation that the model is shown at most, unless the loop says otherwise."""
+"""Default of the maximum tokens of the conversation that are sent to the model."""
 MAX_ITERATIONS = 100
-"""Steps of one run at most, unless the loop says otherwise."""
+"""Default of the maximum steps of one run."""
 CHILD_POLL_S = 10.0
-"""Seconds after which a run looks again for the one below it. Mostly that wakes it itself; this is for when it could not."""
+"""Default seconds after which a run checks its child run. A child normally resumes its parent; this is for when it could not."""
 
 
 Workspace = str | os.PathLike[str] | Callable[[Run], str | os.PathLike[str] | None] | None
-"""The directory that runs work in, or a function that says which it is for a run."""
+"""The directory that runs work in, or a function that returns it for a run."""
 
 
-class Progress(Struct, frozen=True):
-    """How far a run has come, just before a step is committed: what a stop condition decides by."""
+class StepProgress(Struct, frozen=True):
+    """The progress of a run just before a step is committed: the argument of a stop condition."""
 
     iteration: int
     state: Any
-    reply: Said
+    reply: NormalizedReply
     outcomes: Sequence[ToolOutcome]
     usage: Usage
-    """Of the whole run, this step included."""
+    """Usage of the whole run, including this step."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """What ``Loop`` was given. The fields are its arguments."""
+class LoopConfig(Struct, frozen=True, kw_only=True):
+    """The arguments of a ``Loop``."""
 
     model: Callable[..., Any]
     tools: Mapping[str, Tool] = {}
@@ -50,7 +50,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     max_iterations: int = MAX_ITERATIONS
     budget_tokens: int | None = None
     context_tokens: int = CONTEXT_TOKENS
-    stop: Callable[[Progress], str | None] | None = None
+    stop: Callable[[StepProgress], str | None] | None = None
     hold: Callable[[ToolRequest], bool] | None = None
     retry: Callable[[Exception, int], float | None] | None = None
     on_event: Callable[[Event], None] | None = None
@@ -59,21 +59,21 @@ class Plan(Struct, frozen=True, kw_only=True):
     workspace: Workspace = None
 
     def workspace_of(self, run: Run) -> str | os.PathLike[str] | None:
-        """The directory that a run works in, if it is captured."""
+        """Return the directory that a run works in, if it is captured."""
         return self.workspace(run) if callable(self.workspace) else self.workspace
 
     def tell(self, event: Event) -> None:
-        """Tell whoever listens. Who listens does not decide: what it raises is logged and nothing else."""
+        """Pass an event to the listener, if there is one. An error of the listener is logged and has no other effect."""
         if self.on_event is not None:
             try:
                 self.on_event(event)
             except Exception:
                 log.exception("on_event raised for %s of run %s", event.kind, event.run_id)
 
-    def must_hold(self, request: Requested) -> bool:
-        """Whether a call has to wait for a person."""
+    def must_hold(self, request: RequestedCall) -> bool:
+        """Whether a call must wait for a person."""
         tool = self.tools.get(request.name)
         if tool is None:
             return False
-        asked = self.hold is not None and self.hold(ToolRequest(request.name, request.input, request.id))
-        return tool.hold or bool(asked)
+        is_held = self.hold is not None and self.hold(ToolRequest(request.name, request.input, request.id))
+        return tool.hold or bool(is_held)

@@ -1,4 +1,4 @@
-"""The scripted model that users test their agents with."""
+"""The scripted model with which users test their agents."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_a_scripted_model_drives_a_run_to_its_end() -> None:
     assert [turn.iteration for turn in model.turns] == [1, 2]
 
 
-def test_a_script_that_is_too_short_is_named() -> None:
-    model = ScriptedModel([Reply("More follows.", go_on=True)])
+def test_a_script_that_is_too_short_fails_the_run() -> None:
+    model = ScriptedModel([Reply("More follows.", continue_run=True)])
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")
         run = acme.runs.start(acme.sessions.create(agent="a").id)

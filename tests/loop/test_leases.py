@@ -1,4 +1,4 @@
-"""Who drives a run, and what happens when somebody else does: renewal, fencing, cancelling, handing over, lost answers."""
+"""Which process drives a run: lease renewal, fencing, cancellation, release, lost answers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 
 from holdfast import Holdfast, TenantHandle
 from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.loop import Call, Loop, Reply, ToolRequest, Turn, tool
-from holdfast.loop import executor as blocking_skin
-from holdfast.loop import executor_async as asynchronous_skin
+from holdfast.loop import Call, Loop, ModelTurn, Reply, ToolRequest, executor, executor_async, tool
 from holdfast.loop.commands import ClaimRun, CommitStep, StoreCommand
 from holdfast.types import Run
 from tests.loop.worlds import World, scripted
@@ -24,40 +22,40 @@ PATIENCE_S = 60.0
 
 
 def until(is_so: Callable[[], object]) -> None:
-    """Wait for the thing itself."""
+    """Wait until a condition is true."""
     end = time.monotonic() + PATIENCE_S
     while not is_so():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.005)
 
 
 def steal(world: World, run: Run) -> Run:
-    """Take a run from whoever holds it, as if that had been gone for long."""
+    """Claim a run from its holder, as if the holder had died."""
     for _ in range(5):
-        taken = world.acme.leases.claim("thief", run_id=run.id)
-        if taken is not None:
-            return taken
+        stolen = world.acme.leases.claim("thief", run_id=run.id)
+        if stolen is not None:
+            return stolen
         world.clock.advance(1_000)
-    raise AssertionError("it could not be had")
+    raise AssertionError("the run could not be claimed")
 
 
 # ------------------------------------------------------------------------------------------------------------- renewal
 
 
-def test_a_lease_is_renewed_while_a_tool_or_the_model_takes_its_time(world: World) -> None:
+def test_a_lease_is_renewed_during_slow_tools_and_models(world: World) -> None:
     renewed: list[str] = []
 
-    def wait_for_renewal(what: str, run: Run) -> None:
+    def wait_for_renewal(source: str, run: Run) -> None:
         first = world.acme.runs.get(run.id).lease_until
         world.clock.advance(0.05)
         until(lambda: world.acme.runs.get(run.id).lease_until != first)
-        renewed.append(what)
+        renewed.append(source)
 
     @tool
     def slow(call: Call) -> None:
         wait_for_renewal("tool", call.run)
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         wait_for_renewal("model", turn.run)
         return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
 
@@ -66,32 +64,32 @@ def test_a_lease_is_renewed_while_a_tool_or_the_model_takes_its_time(world: Worl
     assert renewed == ["model", "tool", "model"]
 
 
-def test_a_lease_that_is_renewed_is_not_lost_however_long_it_takes(tmp_path: Path) -> None:
-    """With the machine's own clock: somebody tries to claim the run all the time, for many leases."""
-    with Holdfast(str(tmp_path / "a.db"), durability="normal") as hf:  # so that the disk cannot hold up a renewal
+def test_a_renewed_lease_is_never_lost(tmp_path: Path) -> None:
+    """With the system clock: another holder tries to claim the run all the time, for several lease durations."""
+    with Holdfast(str(tmp_path / "a.db"), durability="normal") as hf:  # so that the disk cannot delay a renewal
         acme = hf.tenant("acme")
         run = acme.runs.start(acme.sessions.create(agent="a").id)
-        got: list[Run | None] = []
+        claims: list[Run | None] = []
 
         @tool
         def slow() -> None:
             end = time.monotonic() + 5.0
             while time.monotonic() < end:
-                got.append(acme.leases.claim("thief", run_id=run.id))
+                claims.append(acme.leases.claim("thief", run_id=run.id))
                 time.sleep(0.01)
 
-        def model(turn: Turn) -> Reply | str:
+        def model(turn: ModelTurn) -> Reply | str:
             return Reply("", [ToolRequest("slow")]) if turn.iteration == 1 else "Done."
 
         assert Loop(model, tools=[slow]).drive(acme, run.id, ttl_ms=2_000).status == "completed"
-        assert set(got) == {None}
+        assert set(claims) == {None}
         assert acme.runs.get(run.id).epoch == 1
 
 
 # ------------------------------------------------------------------------------------------------------ fenced, cancelled
 
 
-def test_who_has_lost_a_run_writes_nothing_more(world: World) -> None:
+def test_a_process_that_lost_its_run_writes_nothing_more(world: World) -> None:
     run = world.start()
 
     @tool
@@ -101,8 +99,8 @@ def test_who_has_lost_a_run_writes_nothing_more(world: World) -> None:
 
     ending = world.run(Loop(scripted(world, [Reply("", [ToolRequest("slow")]), "."]), tools=[slow]), run.id)
     assert ending.status == "fenced"
-    there = world.acme.runs.get(run.id)
-    assert (there.holder, there.iteration, there.status) == ("thief", 0, "running")
+    stored_run = world.acme.runs.get(run.id)
+    assert (stored_run.holder, stored_run.iteration, stored_run.status) == ("thief", 0, "running")
     assert world.words(run) == ["user: Please."]
     assert world.acme.tool_calls.get(run.id, "call-1-1").status == "begun"
 
@@ -127,29 +125,29 @@ def test_an_asynchronous_tool_is_stopped_at_once_when_the_run_is_lost(tmp_path: 
     world.close()
 
 
-def test_a_tool_in_a_thread_can_ask_whether_its_run_is_lost(small_world: World) -> None:
+def test_a_tool_in_a_thread_can_check_whether_its_run_is_lost(small_world: World) -> None:
     run = small_world.start()
-    seen: list[bool] = []
+    answers: list[bool] = []
     ended = threading.Event()
 
     @tool
     def endless(call: Call) -> None:
         small_world.acme.runs.cancel(run.id, reason="enough")
         until(call.is_lost)
-        seen.append(call.is_lost())
+        answers.append(call.is_lost())
         ended.set()
 
     loop = Loop(scripted(small_world, [Reply("", [ToolRequest("endless")])]), tools=[endless])
     ending = small_world.run(loop, run.id, ttl_ms=150)
     assert ended.wait(PATIENCE_S)
-    assert seen == [True]
+    assert answers == [True]
     assert (ending.status, ending.error) == ("cancelled", "enough")
 
 
 def test_cancelling_from_outside_stops_the_loop_at_its_next_write(world: World) -> None:
     run = world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         world.acme.runs.cancel(run.id, reason="not any more")
         return "Too late."
 
@@ -158,42 +156,42 @@ def test_cancelling_from_outside_stops_the_loop_at_its_next_write(world: World) 
     assert world.words(run) == ["user: Please."]
 
 
-def test_what_somebody_else_holds_is_left_alone(small_world: World) -> None:
+def test_a_run_held_by_another_process_is_not_driven(small_world: World) -> None:
     run = small_world.start()
     small_world.acme.leases.claim("other", run_id=run.id)
-    asked: list[Turn] = []
-    ending = small_world.run(Loop(asked.append), run.id)
-    assert (ending.status, asked) == ("busy", [])
+    prompts: list[ModelTurn] = []
+    ending = small_world.run(Loop(prompts.append), run.id)
+    assert (ending.status, prompts) == ("busy", [])
     assert small_world.acme.runs.get(run.id).holder == "other"
 
 
-# ------------------------------------------------------------------------------------------------------- handing it over
+# ------------------------------------------------------------------------------------------------------- release
 
 
-def test_a_run_is_handed_over_after_a_step(world: World) -> None:
+def test_a_run_is_released_after_a_step(world: World) -> None:
     run = world.start()
-    loop = Loop(lambda turn: Reply(f"{turn.iteration}.", go_on=turn.iteration < 3))
-    ending = world.run(loop, run.id, holder="first", go_on=lambda: False)
+    loop = Loop(lambda turn: Reply(f"{turn.iteration}.", continue_run=turn.iteration < 3))
+    ending = world.run(loop, run.id, holder="first", should_continue=lambda: False)
     assert (ending.status, ending.iteration) == ("released", 1)
-    there = world.acme.runs.get(run.id)
-    assert (there.status, there.attempts, there.holder) == ("pending", 0, "")
+    stored_run = world.acme.runs.get(run.id)
+    assert (stored_run.status, stored_run.attempts, stored_run.holder) == ("pending", 0, "")
     assert world.run(loop, run.id, holder="second").status == "completed"
     assert world.words(run) == ["user: Please.", "assistant: 1.", "assistant: 2.", "assistant: 3."]
 
 
-def test_a_run_that_was_claimed_by_the_caller_is_driven_as_it_is(small_world: World) -> None:
+def test_a_run_claimed_by_the_caller_is_driven_without_another_claim(small_world: World) -> None:
     claimed = small_world.acme.leases.claim("me", run_id=small_world.start().id)
     assert claimed is not None
     assert small_world.run(Loop(lambda turn: "x"), claimed).status == "completed"
     assert small_world.acme.runs.get(claimed.id).epoch == claimed.epoch
 
 
-def test_a_drive_that_is_cancelled_stops_and_releases_the_run(url: str) -> None:
+def test_a_cancelled_drive_stops_and_releases_the_run(url: str) -> None:
     world = World(url, is_async=True)
     run = world.start()
     begun = asyncio.Event()
 
-    async def model(turn: Turn) -> str:
+    async def model(turn: ModelTurn) -> str:
         begun.set()
         await asyncio.Event().wait()
         return "never"
@@ -206,8 +204,8 @@ def test_a_drive_that_is_cancelled_stops_and_releases_the_run(url: str) -> None:
             await task
 
     world._runner.run(main())  # type: ignore[union-attr]
-    there = world.acme.runs.get(run.id)
-    assert (there.status, there.attempts) == ("pending", 0)
+    stored_run = world.acme.runs.get(run.id)
+    assert (stored_run.status, stored_run.attempts) == ("pending", 0)
     world.close()
 
 
@@ -215,7 +213,7 @@ def test_an_interrupted_program_releases_its_run(tmp_path: Path) -> None:
     world = World(str(tmp_path / "a.db"))
     run = world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -228,17 +226,17 @@ def test_an_interrupted_program_releases_its_run(tmp_path: Path) -> None:
 
 
 class Flaky:
-    """A command's answer gets lost, after or before it was carried out."""
+    """A command whose answer is lost, before or after it was carried out."""
 
-    def __init__(self, kind: type[StoreCommand], error: Exception, *, done: bool) -> None:
-        self.kind, self.error, self.done, self.left = kind, error, done, 2
+    def __init__(self, kind: type[StoreCommand], error: Exception, *, is_done: bool) -> None:
+        self.kind, self.error, self.is_done, self.left = kind, error, is_done, 2
         self.real = kind.on
 
     def on(self, command: StoreCommand, acme: Any) -> Any:
         if self.left == 0:
             return self.real(command, acme)
         self.left -= 1
-        if not self.done:
+        if not self.is_done:
             raise self.error
         answer = self.real(command, acme)
         if not hasattr(answer, "__await__"):
@@ -246,7 +244,7 @@ class Flaky:
         return self._later(answer)
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have it happen."""
+        """Install the fault."""
         monkeypatch.setattr(self.kind, "on", lambda command, acme, flaky=self: flaky.on(command, acme))
 
     async def _later(self, answer: Any) -> Any:
@@ -255,56 +253,56 @@ class Flaky:
 
 
 @pytest.mark.parametrize(
-    "kind", [CommitStep, *[each for each in StoreCommand.__subclasses__() if each.__name__ == "Intend"]]
+    "kind", [CommitStep, *[kind for kind in StoreCommand.__subclasses__() if kind.__name__ == "RecordIntents"]]
 )
 @pytest.mark.parametrize(
-    ("error", "done"), [(OutcomeUnknown(), True), (OutcomeUnknown(), False), (Unavailable(), False)]
+    ("error", "is_done"), [(OutcomeUnknown(), True), (OutcomeUnknown(), False), (Unavailable(), False)]
 )
-def test_a_lost_answer_is_asked_for_again(
-    small_world: World, monkeypatch: pytest.MonkeyPatch, kind: type[StoreCommand], error: Exception, done: bool
+def test_a_command_whose_answer_is_lost_is_repeated(
+    small_world: World, monkeypatch: pytest.MonkeyPatch, kind: type[StoreCommand], error: Exception, is_done: bool
 ) -> None:
-    monkeypatch.setattr(blocking_skin, "FIRST_PAUSE_S", 0.0)
-    flaky, made = Flaky(kind, error, done=done), []
+    monkeypatch.setattr(executor, "FIRST_RETRY_S", 0.0)
+    flaky, calls = Flaky(kind, error, is_done=is_done), []
     flaky.plant(monkeypatch)
 
     @tool
     def once() -> str:
-        made.append(1)
+        calls.append(1)
         return "once"
 
     run = small_world.start()
     loop = Loop(scripted(small_world, [Reply("", [ToolRequest("once")]), "Done."]), tools=[once])
     assert small_world.run(loop, run.id).status == "completed"
     assert flaky.left == 0
-    assert made == [1]
+    assert calls == [1]
     assert small_world.words(run) == ["user: Please.", "assistant: <once>", "user: =once", "assistant: Done."]
 
 
-def test_a_claim_whose_answer_was_lost_is_not_made_again(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    flaky = Flaky(ClaimRun, OutcomeUnknown(), done=True)
+def test_a_claim_whose_answer_is_lost_is_not_repeated(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = Flaky(ClaimRun, OutcomeUnknown(), is_done=True)
     flaky.plant(monkeypatch)
     with pytest.raises(OutcomeUnknown):
         small_world.run(Loop(lambda turn: "x"), small_world.start().id)
     assert flaky.left == 1
 
 
-def test_a_database_that_stays_away_ends_the_drive(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_skin, "FIRST_PAUSE_S", 0.0)
+def test_a_database_that_stays_unavailable_ends_the_drive(small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "FIRST_RETRY_S", 0.0)
     tries: list[int] = []
 
-    def gone(self: CommitStep, acme: Any) -> Any:
+    def unavailable(self: CommitStep, acme: Any) -> Any:
         tries.append(1)
         raise Unavailable
 
-    monkeypatch.setattr(CommitStep, "on", gone)
+    monkeypatch.setattr(CommitStep, "on", unavailable)
     run = small_world.start()
     with pytest.raises(Unavailable):
         small_world.run(Loop(lambda turn: "x"), run.id)
-    assert len(tries) == blocking_skin.TRIES == asynchronous_skin.TRIES
-    assert small_world.acme.runs.get(run.id).status == "running", "it is taken over when the lease has run out"
+    assert len(tries) == executor.MAX_TRIES == executor_async.MAX_TRIES
+    assert small_world.acme.runs.get(run.id).status == "running", "it can be claimed when the lease has expired"
 
 
-def test_a_renewal_that_fails_once_does_not_lose_the_run(
+def test_a_failed_renewal_is_retried(
     small_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = small_world.async_hf.tenant("acme") if small_world.is_async else small_world.acme
@@ -319,19 +317,19 @@ def test_a_renewal_that_fails_once_does_not_lose_the_run(
     monkeypatch.setattr(type(handle.leases), "renew", renew)
     run = small_world.start()
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         first = small_world.acme.runs.get(run.id).lease_until
         small_world.clock.advance(0.05)
         until(lambda: small_world.acme.runs.get(run.id).lease_until != first)
         return "Done."
 
     assert small_world.run(Loop(model), run.id, ttl_ms=150).status == "completed"
-    assert caplog.text.count("was not renewed") == 2
+    assert caplog.text.count("cannot renew the lease") == 2
 
 
-def test_the_thread_that_renews_is_gone_when_the_drive_is(tmp_path: Path) -> None:
+def test_the_renewal_thread_ends_with_the_drive(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme: TenantHandle = hf.tenant("acme")
         run = acme.runs.start(acme.sessions.create(agent="a").id)
         Loop(lambda turn: "x").drive(acme, run.id)
-        assert not [each for each in threading.enumerate() if each.name.startswith("holdfast-heart")]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-lease")]
