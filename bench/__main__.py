@@ -131,8 +131,8 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> None:
     pythons = interpreters()
     options.results.parent.mkdir(parents=True, exist_ok=True)
     with Scratch(options.scratch) as scratch, options.results.open("a") as file:
-        known = facts(pythons, scratch.folder, seconds=options.seconds, repeats=options.repeats)
-        print(json.dumps({"run": run, "facts": known}), file=file)
+        initial = facts(pythons, scratch.folder, seconds=options.seconds, repeats=options.repeats)
+        print(json.dumps({"run": run, "facts": initial}), file=file)
         runner = Runner(pythons, scratch, seconds=options.seconds)
         for result in runner.run(cases, options.repeats, lambda line: print(line, flush=True)):
             print(json.dumps({"run": run, **result}), file=file, flush=True)

@@ -17,7 +17,7 @@ MANY = (1, 16, 64)
 MAX_POOL = 16
 TENANT = "bench"
 
-# The rows of an append by hand: what is new on the session, and the message, in one statement and so in one transaction.
+# The rows of an append by hand: the new columns of the session, and the message, in one statement and so in one transaction.
 _APPEND = """
 WITH head AS (
     UPDATE sessions SET next_seq = next_seq + 1, message_count = message_count + 1, updated_at = $3, updated_minute = $4
@@ -49,11 +49,14 @@ TOGETHER = "asyncpg in one statement for all"
 
 def cases() -> list[Case]:
     """Everybody; a connection that is not pooled can serve one writer only."""
-    found = []
+    collected = []
     for name, (environment, _) in CONTENDERS.items():
         for writers in (1,) if "connection" in name else MANY:
-            found.append(Case(GROUP, name, environment, "postgres", {"writers": writers}))
-    return [*found, *(Case(GROUP, TOGETHER, engine="postgres", params={"writers": writers}) for writers in MANY[1:])]
+            collected.append(Case(GROUP, name, environment, "postgres", {"writers": writers}))
+    return [
+        *collected,
+        *(Case(GROUP, TOGETHER, engine="postgres", params={"writers": writers}) for writers in MANY[1:]),
+    ]
 
 
 def run(job: Job) -> Result:
@@ -68,9 +71,9 @@ async def _run(job: Job) -> Result:
     else:
         async with CONTENDERS[job.contender][1](job.place, writers) as append:
             result = await write_from_many(job.seconds, append, writers)
-    stored = await stored_in(job.place)
-    if stored != result["appended"]:
-        raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
+    saved = await stored_in(job.place)
+    if saved != result["appended"]:
+        raise RuntimeError(f"{result['appended']} messages were acknowledged and {saved} are there")
     return result
 
 
@@ -130,9 +133,9 @@ async def _write_together(url: str, writers: int, seconds: float) -> Result:
     connection = await asyncpg.connect(url)
 
     async def append(messages: Sequence[Message]) -> None:
-        each = [_arguments(session, message) for session, message in zip(sessions, messages, strict=True)]
-        _, _, at, minute, *_ = each[-1]
-        _, _, _, _, ids, roles, contents = zip(*each, strict=True)
+        item = [_arguments(session, message) for session, message in zip(sessions, messages, strict=True)]
+        _, _, at, minute, *_ = item[-1]
+        _, _, _, _, ids, roles, contents = zip(*item, strict=True)
         await connection.fetch(_APPEND_TOGETHER, TENANT, sessions, at, minute, ids, roles, contents)
 
     result = await write_together(seconds, append, writers)

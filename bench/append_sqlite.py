@@ -21,7 +21,7 @@ EACH = {16: 40, 64: 10}
 """Appends to each of so many sessions that are new, 640 in all."""
 TENANT = "bench"
 TOGETHER = "apsw in one commit for all"
-"""The same rows, a commit for as many as there are writers, with nobody to wait for and nothing to hand back: the floor."""
+"""The same rows with one commit for as many as there are writers, without waiting or handing over results: the floor."""
 
 _PEERS: dict[str, Environment] = {
     "SQLiteSession": "openai",
@@ -43,9 +43,9 @@ def cases() -> list[Case]:
 def _new_session_cases() -> list[Case]:
     both: dict[str, Environment] = {"Holdfast": "main", "SQLiteSession": "openai"}
     return [
-        Case(NEW_GROUP, name, environment, params={"writers": writers, "each": each})
+        Case(NEW_GROUP, name, environment, params={"writers": writers, "each": item})
         for name, environment in both.items()
-        for writers, each in EACH.items()
+        for writers, item in EACH.items()
     ]
 
 
@@ -70,9 +70,9 @@ def run(job: Job) -> Result:
         result = asyncio.run(_run_together(path, writers, job.seconds))
     else:
         result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job))
-    stored = stored_in(path)
-    if stored != result["appended"]:
-        raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
+    saved = stored_in(path)
+    if saved != result["appended"]:
+        raise RuntimeError(f"{result['appended']} messages were acknowledged and {saved} are there")
     return result
 
 

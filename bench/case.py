@@ -13,7 +13,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """What to run, and what it needs."""
+    """A benchmark case: what to run, with which contender and parameters."""
 
     group: str
     contender: str

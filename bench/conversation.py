@@ -45,7 +45,7 @@ def _filled(tenant: Any, length: int) -> str:
     from holdfast import NewMessage
 
     session: str = tenant.sessions.create().id
-    new = [NewMessage(role=each["role"], content=each["content"], token_count=256) for each in messages(1_000)]
+    new = [NewMessage(role=message["role"], content=message["content"], token_count=256) for message in messages(1_000)]
     for start in range(0, length, 1_000):
         tenant.messages.append_many(session, new[: min(1_000, length - start)])
     return session
@@ -86,7 +86,7 @@ def _compaction(tenant: Any, path: str, seconds: float) -> Result:
         by_hand = _by_hand(path, session)
         took["raw_compact_us"].append(by_hand[0])
         took["raw_rollback_us"].append(by_hand[1])
-    middle = {name: middle_us(each) for name, each in took.items()}
+    middle = {name: middle_us(item) for name, item in took.items()}
     ratios = {
         "compact_ratio": round(middle["compact_us"] / middle["raw_compact_us"], 3),
         "rollback_ratio": round(middle["rollback_us"] / middle["raw_rollback_us"], 3),
@@ -139,8 +139,8 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
 
 
 def _move_log(path: str) -> None:
-    """Move what is in the log into the file, so that nobody's commit pays for what others wrote before it, and each begins the
-    log anew."""
+    """Run a WAL checkpoint, so that no commit pays for earlier writes of others, and each run starts with an
+    empty log."""
     import apsw
 
     connection = apsw.Connection(path)
@@ -189,7 +189,7 @@ def _buffering(tenant: Any, path: str, seconds: float) -> Result:
     while perf_counter() < end or len(took["durable_us"]) < _FEWEST:
         took["buffered_us"].append(buffered())
         took["durable_us"].append(durable())
-    middle = {name: middle_us(each) for name, each in took.items()}
+    middle = {name: middle_us(item) for name, item in took.items()}
     return {**middle, "buffered_speedup": round(middle["durable_us"] / middle["buffered_us"], 1)}
 
 
@@ -203,7 +203,7 @@ def _in_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> Result:
             before = perf_counter()
             call()
             took[name].append(perf_counter() - before)
-    return {name: middle_us(each) for name, each in took.items()}
+    return {name: middle_us(item) for name, item in took.items()}
 
 
 _PARTS: dict[str, Callable[[Any, str, float], Result]] = {

@@ -66,8 +66,8 @@ class Appending:
             return
         event = await receive()
         asked = msgspec.json.decode(event["body"])
-        stored = await self._messages.append(self._session, role=asked["role"], content=asked["content"])
-        answer = msgspec.json.encode(stored)
+        message = await self._messages.append(self._session, role=asked["role"], content=asked["content"])
+        answer = msgspec.json.encode(message)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": 201, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

@@ -1,4 +1,4 @@
-"""Which interpreter has a contender's packages, and what is installed there."""
+"""Find the interpreter that has a contender's packages, and the versions installed there."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def interpreters() -> dict[Environment, str]:
 
 
 def versions(pythons: dict[Environment, str]) -> dict[str, str]:
-    """What is measured, by package; the environment of our own comes first where several have one."""
-    found: dict[str, str] = {}
+    """Versions of the measured packages; our own environment comes first if several have a package."""
+    result: dict[str, str] = {}
     for python in reversed(pythons.values()):
         asked = subprocess.run([python, "-c", _ASK, *_SHOWN], capture_output=True, text=True, check=True)
-        found.update(json.loads(asked.stdout))
-    return {name: found[name] for name in _SHOWN if name in found}
+        result.update(json.loads(asked.stdout))
+    return {name: result[name] for name in _SHOWN if name in result}
 
 
 def _made(name: str) -> str:

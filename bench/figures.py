@@ -38,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Figure:
-    """A ratio of two contenders, or a plain number where there is nobody to compare with."""
+    """A ratio of two contenders, or a plain number if there is no contender to compare with."""
 
     text: str
     group: str
@@ -49,7 +49,7 @@ class Figure:
     target: float
     unit: str = "x"
     floor: Side | None = None
-    """Who does as much by hand and nothing else: what it reaches is about what can be reached."""
+    """The contender that does the same work by hand and nothing else: its result is about the best that can be reached."""
 
     def measured(self, results: Results) -> Measured | None:
         """The median over the repeats, and the spread."""
@@ -57,17 +57,17 @@ class Figure:
         if self.theirs:
             # Of several, the best: most per second, or least time.
             others = [self._series(results, side) for side in self.theirs]
-            found = ratios(ours, others, largest=self.metric == "rate")
+            figures = ratios(ours, others, largest=self.metric == "rate")
         else:
-            found = list(ours.values())
-        return Measured(statistics.median(found), min(found), max(found)) if found else None
+            figures = list(ours.values())
+        return Measured(statistics.median(figures), min(figures), max(figures)) if figures else None
 
     def reached_by_floor(self, results: Results) -> float | None:
         """The same figure for the floor."""
         if self.floor is None:
             return None
-        found = replace(self, ours=self.floor, floor=None).measured(results)
-        return None if found is None else found.middle
+        figures = replace(self, ours=self.floor, floor=None).measured(results)
+        return None if figures is None else figures.middle
 
     def met(self, measured: Measured) -> bool:
         """Whether the median reaches the target."""
@@ -106,29 +106,29 @@ def _append_sqlite() -> list[Figure]:
         ("async, of SQLAlchemySession", "SQLAlchemySession", 15, "Holdfast"),
         ("async, of ADK DatabaseSessionService", "ADK DatabaseSessionService", 30, "Holdfast"),
     ]
-    found = [
+    figures = [
         _append(f"one writer, {text}", 1, _writers(name, 1), target, group, who) for text, name, target, who in one
     ]
     for writers, peer, floor in ((16, 15, 2.5), (64, 25, 3.5)):
         session = _writers("SQLiteSession", writers)
-        found.append(_append(f"{writers} writers, of SQLiteSession", writers, session, peer, "append-new"))
-        found.append(_append(f"{writers} writers, of SQLiteSession in the long run", writers, session, peer, group))
-        found.append(_append(f"{writers} writers, of one fdatasync after another", writers, flush, floor, group))
+        figures.append(_append(f"{writers} writers, of SQLiteSession", writers, session, peer, "append-new"))
+        figures.append(_append(f"{writers} writers, of SQLiteSession in the long run", writers, session, peer, group))
+        figures.append(_append(f"{writers} writers, of one fdatasync after another", writers, flush, floor, group))
     slow = "64 writers, 1 ms added to each flush, of apsw with one commit per row"
-    found.append(_append(slow, 64, _writers("apsw", 1), 25, "slow-flush"))
-    return found
+    figures.append(_append(slow, 64, _writers("apsw", 1), 25, "slow-flush"))
+    return figures
 
 
 def _append_postgres() -> list[Figure]:
     group = "append-postgres"
     bare = _append("one writer, of a bare asyncpg connection", 1, _writers("asyncpg connection", 1), 0.8, group)
-    found = [bare]
+    figures = [bare]
     for writers, target in ((16, 4), (64, 5)):
         pools = [_writers("asyncpg pool", writers), _writers("psycopg pool", writers)]
         text = f"{writers} writers, of the best driver with one insert per message"
-        found.append(_append(text, writers, pools, target, group))
+        figures.append(_append(text, writers, pools, target, group))
     peer = _writers("SQLAlchemySession", 16)
-    return [*found, _append("16 writers, of SQLAlchemySession", 16, peer, 50, group)]
+    return [*figures, _append("16 writers, of SQLAlchemySession", 16, peer, 50, group)]
 
 
 def _tenants() -> list[Figure]:
@@ -166,13 +166,13 @@ def _history() -> list[Figure]:
 
 
 def _growth() -> list[Figure]:
-    found = []
+    figures = []
     for group in growth.GROUPS:
         log = ("log", dict[str, int]())
         many, few = ("sessions", {"sessions": growth.MANY}), ("sessions", {"sessions": growth.FEW})
         append = "appending to 100,000 messages, of appending to 100"
         page = "a page of 50: the slowest place in 100,000 messages, of the quickest"
-        found += [
+        figures += [
             Figure(append, group, "append_growth", log, (), "at most", 1.2),
             Figure(page, group, "page_spread", log, (), "at most", 1.2),
             Figure("a session by id: one of 1,000,000, of one of 1,000", group, "get_us", many, (few,), "at most", 1.5),
@@ -180,7 +180,7 @@ def _growth() -> list[Figure]:
                 "a session by key: one of 1,000,000, of one of 1,000", group, "find_us", many, (few,), "at most", 1.5
             ),
         ]
-    return found
+    return figures
 
 
 def _conversation() -> list[Figure]:
@@ -218,7 +218,7 @@ def _search() -> list[Figure]:
 
 
 def _steps() -> list[Figure]:
-    found = [
+    figures = [
         Figure(
             f"{workers} worker{'s' * (workers > 1)}, {'sync' if who == steps.SYNC else 'async'}, of DBOS",
             group,
@@ -239,7 +239,7 @@ def _steps() -> list[Figure]:
     step = "state, two messages, a finished tool call and usage, of a bare append"
     again = "resuming a run of 1,000 steps, of one of 10"
     return [
-        *found,
+        *figures,
         Figure(step, steps.COST_GROUP, "step_ratio", whole, (), "at most", 2),
         Figure(again, steps.COST_GROUP, "resume_growth", resuming, (), "at most", 3),
     ]
@@ -258,7 +258,7 @@ def _langgraph() -> list[Figure]:
 
     sqlite, postgres = ["SqliteSaver", "AsyncSqliteSaver"], ["PostgresSaver", "AsyncPostgresSaver"]
     deltas = ["SqliteSaver, DeltaChannel", "AsyncSqliteSaver, DeltaChannel"]
-    found = [
+    figures = [
         figure("bytes after 500 turns, of the text", "payload_ratio", ours, [], 1.5),
         figure("bytes after 500 turns on PostgreSQL, of the text", "payload_ratio", theirs, [], 1.5),
         figure("bytes after 500 turns, of SqliteSaver", "bytes", ours, sqlite[:1], 1 / 500),
@@ -272,15 +272,15 @@ def _langgraph() -> list[Figure]:
     ]
     for who, engine in ((ours, "SQLite"), (theirs, "PostgreSQL")):
         growing = f"time in the saver, a turn at 1,000 messages, of one at 100, {engine}"
-        found.append(figure(growing, "saver_growth", who, [], 2))
+        figures.append(figure(growing, "saver_growth", who, [], 2))
     for who, others, engine in ((ours, [*sqlite, *deltas], "SQLite"), (theirs, postgres, "PostgreSQL")):
         of = f"of the quickest official saver, {engine}"
-        found.append(figure(f"latest state of 1,000 messages, {of}", "latest_us", who, others, 0.5))
+        figures.append(figure(f"latest state of 1,000 messages, {of}", "latest_us", who, others, 0.5))
         text = f"latest state, by a saver that has never read it, {of}"
-        found.append(figure(text, "latest_new_us", who, others, 1.5))
+        figures.append(figure(text, "latest_new_us", who, others, 1.5))
         whole = [name for name in others if "Delta" not in name]
-        found.append(figure(f"list of 100 checkpoints, {of}", "list_us", who, whole, 0.5))
-    return found
+        figures.append(figure(f"list of 100 checkpoints, {of}", "list_us", who, whole, 0.5))
+    return figures
 
 
 def _workspace() -> list[Figure]:
@@ -290,16 +290,16 @@ def _workspace() -> list[Figure]:
         sides = tuple((name, dict[str, int]()) for name in against)
         return Figure(text, group, metric, ("Holdfast", {}), sides, "at most", target)
 
-    found = [
+    figures = [
         figure("the next snapshot, of a walk over the tree", "walk_ratio", [], 2),
         figure("bytes of the next snapshot, of the changed files compressed", "changes_ratio", [], 1.2),
     ]
     for name, time in (("git", 0.5), ("restic", 0.05), ("borg", 0.05)):
-        found.append(figure(f"the next snapshot, of {name}", "next_ms", [name], time))
+        figures.append(figure(f"the next snapshot, of {name}", "next_ms", [name], time))
     archive = ["tar and zstd"]
     many = "100,000 files, nothing changed, of a walk over the tree"
     return [
-        *found,
+        *figures,
         figure("bytes of the next snapshot, of git", "next_bytes", ["git"], 0.5),
         figure("bytes of the next snapshot, of tar and zstd", "next_bytes", archive, 1 / 600),
         figure("the first snapshot, of tar and zstd", "first_ms", archive, 1),
@@ -311,14 +311,14 @@ def _workspace() -> list[Figure]:
 
 
 def _retention() -> list[Figure]:
-    found = []
+    figures = []
     for name in retention.WHO:
         side = (name, dict[str, int]())
         longest = f"{name}: the longest transaction of a sweep over 10,000 snapshots of 1,000 tenants"
         memory = f"{name}: memory of a sweep over 2,400 snapshots of a tenant, of one over 600"
-        found.append(Figure(longest, retention.GROUP, "longest_ms", side, (), "at most", 100, "ms"))
-        found.append(Figure(memory, retention.GROUP, "memory_ratio", side, (), "at most", 1.2))
-    return found
+        figures.append(Figure(longest, retention.GROUP, "longest_ms", side, (), "at most", 100, "ms"))
+        figures.append(Figure(memory, retention.GROUP, "memory_ratio", side, (), "at most", 1.2))
+    return figures
 
 
 def _import() -> list[Figure]:

@@ -56,26 +56,26 @@ def run(job: Job) -> Result:
 async def _run(job: Job) -> Result:
     engine, opened, is_async, is_delta = CONTENDERS[job.contender]
     address = job.place if engine == "postgres" else str(Path(job.place) / "chat.db")
-    said = texts(2 * job.params["turns"])
+    output = texts(2 * job.params["turns"])
     async with AsyncExitStack() as stack:
         saver = await stack.enter_async_context(opened(address))
-        talk = Talk(saver, said, is_async=is_async, is_delta=is_delta)
-        stored = _nothing if engine == "none" else _stored
-        empty = stored(address)
-        found: Result = {}
+        talk = Talk(saver, output, is_async=is_async, is_delta=is_delta)
+        saved = _nothing if engine == "none" else _stored
+        empty = saved(address)
+        result: Result = {}
         for turn in range(1, job.params["turns"] + 1):
             await talk.turn(turn)
             if turn in MARKS:
-                found |= talk.figures(turn) | {f"bytes_{turn}": stored(address) - empty}
-        found |= await talk.reading()
-    slower = {"saver_growth": round(found[f"saver_us_{TURNS}"] / found["saver_us_50"], 2)}
+                result |= talk.figures(turn) | {f"bytes_{turn}": saved(address) - empty}
+        result |= await talk.reading()
+    slower = {"saver_growth": round(result[f"saver_us_{TURNS}"] / result["saver_us_50"], 2)}
     if engine == "none":
-        return found | slower
+        return result | slower
     async with opened(address) as fresh:
-        found |= {"latest_new_us": await Talk(fresh, said, is_async=is_async, is_delta=is_delta).latest(1)}
-    last, payload = found[f"bytes_{TURNS}"], sum(map(len, said))
-    growth = {"bytes_growth": round(last / found["bytes_50"], 2), "payload_ratio": round(last / payload, 3)}
-    return {**found, **growth, **slower, "bytes": last}
+        result |= {"latest_new_us": await Talk(fresh, output, is_async=is_async, is_delta=is_delta).latest(1)}
+    last, payload = result[f"bytes_{TURNS}"], sum(map(len, output))
+    growth = {"bytes_growth": round(last / result["bytes_50"], 2), "payload_ratio": round(last / payload, 3)}
+    return {**result, **growth, **slower, "bytes": last}
 
 
 def texts(count: int) -> list[str]:
@@ -90,7 +90,7 @@ def _text(source: random.Random) -> str:
 
 
 class Talk:
-    """A conversation over one saver, and what it took."""
+    """A conversation with one saver, and its measurements."""
 
     def __init__(self, saver: Saver, said: list[str], *, is_async: bool, is_delta: bool) -> None:
         self._saver, self._said, self._async = saver, said, is_async
@@ -130,7 +130,7 @@ class Talk:
         for _ in range(5):
             began = perf_counter()
             count = (
-                len([each async for each in self._saver.alist(self._config, limit=LISTED)])
+                len([item async for item in self._saver.alist(self._config, limit=LISTED)])
                 if self._async
                 else len(list(self._saver.list(self._config, limit=LISTED)))
             )

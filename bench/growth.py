@@ -29,11 +29,11 @@ _BLOCK = 20  # appends to one session before it is another's turn
 
 def cases() -> list[Case]:
     """One log for appending and paging, and two databases to open a session in."""
-    found = []
+    result = []
     for group, engine in GROUPS.items():
-        found.append(Case(group, "log", engine=engine, kept=True))
-        found += [Case(group, "sessions", engine=engine, kept=True, params={"sessions": n}) for n in (FEW, MANY)]
-    return found
+        result.append(Case(group, "log", engine=engine, kept=True))
+        result += [Case(group, "sessions", engine=engine, kept=True, params={"sessions": n}) for n in (FEW, MANY)]
+    return result
 
 
 def run(job: Job) -> Result:
@@ -74,7 +74,7 @@ def _appending(tenant: Any, seconds: float) -> Result:
                 before = perf_counter()
                 tenant.messages.append(_id(number), role=message["role"], content=message["content"])
                 took[name].append(perf_counter() - before)
-    return {name: middle_us(each) for name, each in took.items()}
+    return {name: middle_us(item) for name, item in took.items()}
 
 
 def _paging(tenant: Any, seconds: float) -> Result:
@@ -121,7 +121,7 @@ def _take_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> Result:
             before = perf_counter()
             call()
             took[name].append(perf_counter() - before)
-    return {name: middle_us(each) for name, each in took.items()}
+    return {name: middle_us(item) for name, item in took.items()}
 
 
 def _id(number: int) -> str:

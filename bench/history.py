@@ -95,8 +95,8 @@ def decoding_alone(job: Job) -> Iterator[Load]:
     import msgspec
 
     decode = msgspec.json.Decoder().decode
-    stored = [json.dumps({"type": "message", **message}) for message in messages(MESSAGES)]
-    yield lambda _, count: [decode(text) for text in stored[-count:]]
+    saved = [json.dumps({"type": "message", **message}) for message in messages(MESSAGES)]
+    yield lambda _, count: [decode(text) for text in saved[-count:]]
 
 
 @contextmanager
@@ -227,9 +227,9 @@ async def _adk_history(job: Job, service: Any) -> AsyncIterator[AsyncLoad]:
         await _copy_adk_events(job)
 
     async def load(session: int, count: int) -> list[Any]:
-        wanted = GetSessionConfig(num_recent_events=count)
+        expected = GetSessionConfig(num_recent_events=count)
         name = f"session-{session + 1}"
-        return list((await service.get_session(app_name=APP, user_id=USER, session_id=name, config=wanted)).events)
+        return list((await service.get_session(app_name=APP, user_id=USER, session_id=name, config=expected)).events)
 
     yield load
 

@@ -57,9 +57,9 @@ def _paths(contender: str) -> Iterator[list[str] | None]:
         return
     with TemporaryDirectory() as folder:
         for name in _CORE:
-            found = find_spec(name)
-            assert found is not None
-            (where,) = found.submodule_search_locations or ()
+            result = find_spec(name)
+            assert result is not None
+            (where,) = result.submodule_search_locations or ()
             (Path(folder) / name).symlink_to(where)
         yield [str(Path(__file__).parent.parent / "src"), folder]
 
@@ -68,6 +68,6 @@ def _once(code: str, paths: list[str] | None) -> tuple[float, float]:
     alone = [] if paths is None else ["-S"]
     environment = os.environ | ({} if paths is None else {"PYTHONPATH": os.pathsep.join(paths)})
     command = [sys.executable, *alone, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    took, resident = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    took, resident = json.loads(completed.stdout.splitlines()[-1])
     return took, resident

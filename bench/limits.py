@@ -1,4 +1,4 @@
-"""What keeps a figure from being reached, and what was tried; shown for those that are not.
+"""Reasons why a figure does not reach its target, and what was tried; shown for such figures only.
 
 A limit is written down by hand, so it says what was found out and not how much it comes to: the numbers stand in the tables, the
 floors among them.
@@ -109,14 +109,14 @@ _LIMITS: dict[str, dict[str, str]] = {
 
 def explained(measured: Sequence[tuple[Figure, Measured]]) -> Iterator[tuple[str, list[Figure]]]:
     """Each limit that keeps figures from being reached, with those figures."""
-    found: dict[str, list[Figure]] = {}
+    result: dict[str, list[Figure]] = {}
     for figure, value in measured:
         if not figure.met(value):
-            found.setdefault(_limit(figure), []).append(figure)
-    yield from found.items()
+            result.setdefault(_limit(figure), []).append(figure)
+    yield from result.items()
 
 
 def _limit(figure: Figure) -> str:
-    """What is known; nothing, where it was reached before and is not now."""
-    known = _LIMITS.get(figure.group, {})
-    return next((text for words, text in known.items() if words in figure.text), "")
+    """Return the known limits; none if the target was reached before and is not now."""
+    limit = _LIMITS.get(figure.group, {})
+    return next((text for words, text in limit.items() if words in figure.text), "")

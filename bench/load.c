@@ -1,4 +1,4 @@
-/* Many connections that each send one request, wait for its answer and send it again. It is in C so that what is measured is the
+/* Many connections that each send one request, wait for its answer and send it again. It is in C so that the measurement is of the
  * server: prints the number of good answers and of others, and the seconds they took.
  *
  *     load PORT CONNECTIONS SECONDS < request

@@ -1,4 +1,4 @@
-"""Facts about the machine and what is installed on it, for the report."""
+"""Facts about the machine and the installed software, for the report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _processor() -> str:
 def _file_system(folder: Path) -> str:
     mounts = Path("/proc/mounts").read_text().splitlines() if Path("/proc/mounts").exists() else []
     kinds = {Path(mount): kind for _, mount, kind, *_ in map(str.split, mounts)}
-    return next((kinds[each] for each in [folder, *folder.parents] if each in kinds), "unknown")
+    return next((kinds[item] for item in [folder, *folder.parents] if item in kinds), "unknown")
 
 
 def _commit() -> str:

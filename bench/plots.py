@@ -48,8 +48,8 @@ def _curves(results: Results, folder: Path) -> str:
 
 
 def _curve(axes: Any, results: Results, name: str, metric: str, unit: float, number: int) -> None:
-    found = [(turns, results.middle(graphs.GROUP, name, f"{metric}_{turns}")) for turns in graphs.MARKS]
-    points = [(turns, value / unit) for turns, value in found if value]
+    result = [(turns, results.middle(graphs.GROUP, name, f"{metric}_{turns}")) for turns in graphs.MARKS]
+    points = [(turns, value / unit) for turns, value in result if value]
     ours, style = name.startswith("Holdfast"), "--" if "Postgre" in name else ":" if "Delta" in name else "-"
     colour = (_OURS if ours else _OTHERS)[number % 3]
     width = 2 if ours else 1
@@ -73,21 +73,21 @@ Bars = tuple[Sequence[str], dict[str, list[float]]]
 def _append_bars(results: Results, group: str) -> Bars:
     """One bar for each number of writers."""
     legend = [f"{writers} writer{'s' * (writers > 1)}" for writers in append_sqlite.MANY]
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for contender in results.contenders(group):
         rates = [results.middle(group, contender, "rate", writers=writers) for writers in append_sqlite.MANY]
         if contender == "fdatasync":
             rates[0] = results.middle(group, contender, "rate", bytes=4_096)
-        found[contender] = [rate or 0.0 for rate in rates]
-    return legend, dict(sorted(found.items(), key=lambda item: max(item[1])))
+        result[contender] = [rate or 0.0 for rate in rates]
+    return legend, dict(sorted(result.items(), key=lambda item: max(item[1])))
 
 
 def _history_bars(results: Results) -> Bars:
-    found = {
+    result = {
         name: [results.middle("history", name, metric) or 0.0 for metric in ("last_50_us", "all_1000_us")]
         for name in results.contenders("history")
     }
-    return ["last 50", "all 1,000"], dict(sorted(found.items(), key=lambda item: -item[1][1]))
+    return ["last 50", "all 1,000"], dict(sorted(result.items(), key=lambda item: -item[1][1]))
 
 
 def _bars(results: Results, group: str, folder: Path, bars: Bars, label: str) -> str:

@@ -28,7 +28,7 @@ _KEYS = ("processor", "memory", "system", "file system", "load before the run", 
 
 def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int]:
     """Write the report; how many figures are met, and how many were measured."""
-    measured = [(figure, found) for figure in FIGURES if (found := figure.measured(results)) is not None]
+    measured = [(figure, result) for figure in FIGURES if (result := figure.measured(results)) is not None]
     parts = [_INTRODUCTION, _figures(results, measured), _limits(measured), _machine(results)]
     for group, section in _SECTIONS.items():
         if group in results.groups():
@@ -36,7 +36,7 @@ def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int
     parts.append(_USE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(parts))
-    return sum(figure.met(found) for figure, found in measured), len(measured)
+    return sum(figure.met(result) for figure, result in measured), len(measured)
 
 
 def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> str:
@@ -44,12 +44,12 @@ def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> s
         [
             f"{TITLES[figure.group]}: {figure.text}",
             f"{figure.bound} {_number(figure.target)}{_unit(figure)}",
-            f"**{_number(found.middle)}{_unit(figure)}**",
-            f"{_number(found.lowest)} to {_number(found.highest)}",
+            f"**{_number(result.middle)}{_unit(figure)}**",
+            f"{_number(result.lowest)} to {_number(result.highest)}",
             _reached(figure.reached_by_floor(results)),
-            "yes" if figure.met(found) else "**no**",
+            "yes" if figure.met(result) else "**no**",
         ]
-        for figure, found in measured
+        for figure, result in measured
     ]
     return "## Figures\n\n" + _table(["figure", "target", "measured", "range", "floor", "met"], rows) + _FLOOR
 
@@ -57,7 +57,7 @@ def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> s
 _FLOOR = """
 The floor is the same figure for who does as much by hand and nothing else: the raw driver with the same rows, in one commit for
 all where several write; LangGraph with a saver that hands its state back as it is; an ASGI application around one append that
-asks nobody for a key.
+requires no key.
 """
 
 
@@ -66,7 +66,7 @@ def _reached(floor: float | None) -> str:
 
 
 def _limits(measured: Sequence[tuple[Figure, Measured]]) -> str:
-    parts = ["## What is not reached, what limits it and what was tried", ""]
+    parts = ["## Targets that are not reached, with the limits and what was tried", ""]
     for limit, figures in limits.explained(measured):
         parts += [f"- {TITLES[figure.group]}: {figure.text}" for figure in figures]
         parts += ["", limit or "Nothing is known that limits it: another run may reach it.", ""]
@@ -82,10 +82,10 @@ def _machine(results: Results) -> str:
     lines.append(f"- versions: {versions}")
     lines.append(f"- messages of {facts.get('message bytes')} bytes from seed {facts.get('seed')}")
     for run in runs:
-        known = results.facts.get(run, {})
+        fact = results.facts.get(run, {})
         groups = ", ".join(group for group in results.groups() if results.run_of(group) == run)
-        how = f"{known.get('repeats')} repeats of {known.get('seconds')} s"
-        lines.append(f"- run of {run} UTC at commit {known.get('commit')}, {how}: {groups}")
+        how = f"{fact.get('repeats')} repeats of {fact.get('seconds')} s"
+        lines.append(f"- run of {run} UTC at commit {fact.get('commit')}, {how}: {groups}")
     return "\n".join([*lines, ""])
 
 
@@ -160,8 +160,8 @@ def _growth(results: Results, group: str) -> str:
     rows = [["append, to 100 messages and to 100,000", shown("append_short_us"), shown("append_long_us")]]
     for direction in ("oldest", "newest"):
         for where in ("start", "middle", "end"):
-            found = shown(f"page_{direction}_{where}_us")
-            rows.append([f"page of 50 at the {where} of 100,000 messages, {direction} first", "", found])
+            result = shown(f"page_{direction}_{where}_us")
+            rows.append([f"page of 50 at the {where} of 100,000 messages, {direction} first", "", result])
     for metric, text in (("get_us", "id"), ("find_us", "key")):
         both = [shown(metric, "sessions", sessions=count) for count in (growth.FEW, growth.MANY)]
         rows.append([f"a session by {text}, one of 1,000 and of 1,000,000", *both])
@@ -256,8 +256,8 @@ def _workspace(results: Results, group: str) -> str:
         "a whole rewind, ms",
     ]
     text = (
-        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts what it"
-        " keeps. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
+        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts its"
+        " data. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
         " alone, as git does it; a whole rewind captures them first, so that it can be undone, and takes the run and its"
         " conversation back too.\n\n"
     )

@@ -64,12 +64,12 @@ class Results:
 
     def errors(self, group: str) -> list[str]:
         """What went wrong, once each."""
-        found = [
+        result = [
             f"{record['contender']}{_params(record)}: {record['error']}"
             for record in self._groups.get(group, [])
             if "error" in record
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(result))
 
     def _select(self, group: str, contender: str, params: dict[str, int]) -> list[Result]:
         return [
@@ -81,12 +81,12 @@ class Results:
 
 def ratios(ours: dict[int, float], theirs: Sequence[dict[int, float]], *, largest: bool) -> list[float]:
     """Ours over the best of theirs, within each repeat, where both met the same moments of the machine."""
-    found = []
+    result = []
     for repeat, value in ours.items():
         others = [series[repeat] for series in theirs if repeat in series]
         if others:
-            found.append(value / (max if largest else min)(others))
-    return found
+            result.append(value / (max if largest else min)(others))
+    return result
 
 
 def _params(record: Result) -> str:

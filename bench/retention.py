@@ -78,10 +78,10 @@ async def _measure(address: str) -> Result:
 async def _round(hf: Any, tenants: list[str]) -> int:
     from holdfast.retention_worker import RetentionWorker
 
-    done = await RetentionWorker(hf, tenants=tenants).round()
-    if done.failed or done.skipped:
-        raise RuntimeError(f"not every tenant was swept: {done}")
-    return int(done.snapshots)
+    completed = await RetentionWorker(hf, tenants=tenants).round()
+    if completed.failed or completed.skipped:
+        raise RuntimeError(f"not every tenant was swept: {completed}")
+    return int(completed.snapshots)
 
 
 async def _peak(hf: Any, kind: str, runs: int) -> int:

@@ -77,10 +77,10 @@ def _in_fresh_process(python: str, job: Job, surroundings: dict[str, str]) -> Re
         if isinstance(error, subprocess.TimeoutExpired):
             return {"error": f"not done after {CASE_MOST_S} s"}
         raise
-    found = [line for line in out.splitlines() if line.startswith(MARK)]
-    if not found:
+    collected = [line for line in out.splitlines() if line.startswith(MARK)]
+    if not collected:
         return {"error": _without_places(f"ended with {process.returncode}: {err.strip()[-300:]}", job)}
-    result: Result = json.loads(found[-1].removeprefix(MARK))
+    result: Result = json.loads(collected[-1].removeprefix(MARK))
     if "error" in result:
         result["error"] = _without_places(result["error"], job)
     return result

@@ -89,7 +89,7 @@ async def _time_async(find: AsyncFind, kind: str, seconds: float) -> float:
 
 
 def _typed(query: Query) -> str:
-    """As somebody would type it."""
+    """A query as a user would type it."""
     words, phrase = query
     return f'"{" ".join(words)}"' if phrase else " ".join(words)
 

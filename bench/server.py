@@ -79,13 +79,13 @@ def _served(job: Job) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 def _asked(load: str, port: int, request: bytes, seconds: float) -> tuple[int, int, float]:
-    done = subprocess.run(
+    completed = subprocess.run(
         ["taskset", "-c", str((os.cpu_count() or 1) - 1), load, str(port), str(CONNECTIONS), str(seconds)],
         input=request,
         capture_output=True,
         check=True,
     )
-    good, other, took = done.stdout.split()
+    good, other, took = completed.stdout.split()
     return int(good), int(other), float(took)
 
 

@@ -39,13 +39,13 @@ _DBOS_STEPS = 200
 
 def cases() -> list[Case]:
     """Both on both engines, and what Holdfast costs compared with itself."""
-    found = [
+    collected = [
         Case(group, name, environment, engine, {"workers": workers})
         for group, engine in GROUPS.items()
         for name, (environment, many) in WHO.items()
         for workers in many
     ]
-    return [*found, *(Case(COST_GROUP, name) for name in _PARTS)]
+    return [*collected, *(Case(COST_GROUP, name) for name in _PARTS)]
 
 
 def run(job: Job) -> Result:
@@ -72,22 +72,24 @@ async def _holdfast(address: str, workers: int, seconds: float) -> Result:
     async with AsyncHoldfast(address, auto_migrate=True) as hf:
         tenant = hf.tenant(TENANT)
         runs = [await _claimed(tenant) for _ in range(workers)]
-        done = [0] * workers
+        completed = [0] * workers
 
         async def work(worker: int, until: float, most: int) -> None:
             run, made = runs[worker], 0
             while made < most and perf_counter() < until:
-                done[worker] += 1
+                completed[worker] += 1
                 made += 1
-                await tenant.runs.step(run.id, epoch=run.epoch, iteration=done[worker], state=_result(done[worker]))
+                await tenant.runs.step(
+                    run.id, epoch=run.epoch, iteration=completed[worker], state=_result(completed[worker])
+                )
 
-        await asyncio.gather(*(work(each, perf_counter() + 60, _WARM_UP) for each in range(workers)))
-        before, started = sum(done), perf_counter()
-        await asyncio.gather(*(work(each, started + seconds, 10**9) for each in range(workers)))
-        took, steps = perf_counter() - started, sum(done) - before
-        there = [(await tenant.runs.get(run.id)).iteration for run in runs]
-        if there != done:
-            raise RuntimeError(f"{done} steps were acknowledged and {there} are there")
+        await asyncio.gather(*(work(number, perf_counter() + 60, _WARM_UP) for number in range(workers)))
+        before, started = sum(completed), perf_counter()
+        await asyncio.gather(*(work(number, started + seconds, 10**9) for number in range(workers)))
+        took, steps = perf_counter() - started, sum(completed) - before
+        existing = [(await tenant.runs.get(run.id)).iteration for run in runs]
+        if existing != completed:
+            raise RuntimeError(f"{completed} steps were acknowledged and {existing} are there")
     return {"rate": round(steps / took, 1), "steps": steps}
 
 
@@ -118,8 +120,8 @@ def _by_hand(job: Job) -> Result:
     else:
         name = "apsw" if workers == 1 else append_sqlite.TOGETHER
         run = append_sqlite.run
-    found = run(replace(job, contender=name, params={"writers": workers}))
-    return {"rate": found["rate"], "steps": found["operations"]}
+    collected = run(replace(job, contender=name, params={"writers": workers}))
+    return {"rate": collected["rate"], "steps": collected["operations"]}
 
 
 async def _claimed(tenant: Any) -> Any:
@@ -148,7 +150,7 @@ def _dbos(address: str, workers: int, seconds: float) -> Result:
     steps, started = 0, perf_counter()
     while perf_counter() - started < seconds:
         begun = [DBOS.start_workflow(flow, _DBOS_STEPS) for _ in range(workers)]
-        steps += sum(each.get_result() for each in begun)
+        steps += sum(item.get_result() for item in begun)
     return {"rate": round(steps / (perf_counter() - started), 1), "steps": steps}
 
 
@@ -183,14 +185,14 @@ def _whole_step(tenant: Any, seconds: float) -> Result:
             epoch=run.epoch,
             iteration=iteration,
             state={"n": iteration},
-            messages=[NewMessage(role=each["role"], content=each["content"]) for each in (first, second)],
+            messages=[NewMessage(role=item["role"], content=item["content"]) for item in (first, second)],
             tool_calls=[ToolOutcome(id=call, result="done")],
             usage=Usage(input_tokens=100, output_tokens=20),
         )
         stepped = perf_counter()
         for name, span in zip(took, (appended - started, stepped - intended, intended - appended), strict=True):
             took[name].append(span)
-    middle = {name: middle_us(each) for name, each in took.items()}
+    middle = {name: middle_us(item) for name, item in took.items()}
     return {**middle, "step_ratio": round(middle["step_us"] / middle["append_us"], 3)}
 
 
@@ -209,7 +211,7 @@ def _resuming(tenant: Any, seconds: float) -> Result:
             tenant.leases.release(run_id, epoch=run.epoch)
             # A run that was claimed too often in a row without a step is given up.
             tenant.runs.resume(run_id)
-    middle = {name: middle_us(each) for name, each in took.items()}
+    middle = {name: middle_us(item) for name, item in took.items()}
     return {**middle, "resume_growth": round(middle["resume_long_us"] / middle["resume_short_us"], 3)}
 
 

@@ -50,7 +50,7 @@ async def _run(job: Job) -> Result:
             ),
             writers,
         )
-    stored = await append_postgres.stored_in(place) if on_postgres else append_sqlite.stored_in(place)
-    if stored != result["appended"]:
-        raise RuntimeError(f"{result['appended']} messages were acknowledged and {stored} are there")
+    saved = await append_postgres.stored_in(place) if on_postgres else append_sqlite.stored_in(place)
+    if saved != result["appended"]:
+        raise RuntimeError(f"{result['appended']} messages were acknowledged and {saved} are there")
     return result

@@ -42,8 +42,8 @@ class Unsaved(BaseCheckpointSaver[int]):
 
     async def alist(self, config: Config, **_: Any) -> AsyncIterator[CheckpointTuple]:
         """``list`` for asyncio."""
-        for each in self._last:
-            yield each
+        for item in self._last:
+            yield item
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
         """``put`` for asyncio."""

@@ -116,12 +116,12 @@ async def _write(append: AsyncAppend, writers: int, more: Callable[[int], bool])
     took: list[float] = []
 
     async def write(writer: int) -> None:
-        done = 0
-        while more(done):
+        completed = 0
+        while more(completed):
             before = perf_counter()
-            await append(writer, supply[(writer + done) % 256])
+            await append(writer, supply[(writer + completed) % 256])
             took.append(perf_counter() - before)
-            done += 1
+            completed += 1
 
     cpu, start = process_time(), perf_counter()
     await asyncio.gather(*map(write, range(writers)))

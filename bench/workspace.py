@@ -86,17 +86,17 @@ def _returning(contender: Contender, tree: Path, place: Path) -> Result:
         _check_same(tree, target)
         if number < RESTORES - 1:
             shutil.rmtree(target)
-    found = {"restore_ms": statistics.median(took) * 1e3}
+    collected = {"restore_ms": statistics.median(took) * 1e3}
     contender.prepare()
     for name, return_to in (("back_ms", contender.back), ("rewind_ms", contender.rewind)):
-        os.sync()  # so that nobody waits for what was written before
+        os.sync()  # so that no contender waits for earlier writes
         try:
             took = [_timed(lambda turn=turn: return_to(SNAPSHOTS - 2 + turn % 2)) for turn in range(6)]  # type: ignore[misc]  # noqa: B023
         except NotImplementedError:
             break
         _check_same(tree, target)
-        found[name] = statistics.median(took) * 1e3
-    return found
+        collected[name] = statistics.median(took) * 1e3
+    return collected
 
 
 def _many(place: Path, *, fresh: bool) -> Result:
@@ -111,7 +111,7 @@ def _many(place: Path, *, fresh: bool) -> Result:
             path.write_bytes(b"%d\n" % number)
     contender = Holdfast(tree, store)
     contender.take(0)
-    contender.take(1)  # what was written a moment before the first is read again once
+    contender.take(1)  # files written just before the first snapshot are read again once
     ratios = []
     for number in range(2, 9):
         floor = _timed(lambda: walk(tree))
@@ -123,18 +123,18 @@ def walk(tree: Path) -> int:
     """The floor: every directory is read, and every file is asked for its state."""
     count, waiting = 0, [str(tree)]
     while waiting:
-        with os.scandir(waiting.pop()) as found:
-            for each in found:
-                if each.is_dir(follow_symlinks=False):
-                    waiting.append(each.path)
+        with os.scandir(waiting.pop()) as collected:
+            for item in collected:
+                if item.is_dir(follow_symlinks=False):
+                    waiting.append(item.path)
                 else:
-                    each.stat(follow_symlinks=False)
+                    item.stat(follow_symlinks=False)
                     count += 1
     return count
 
 
 def make_tree(root: Path) -> None:
-    """Packages of this environment, in the order of their names, without what is made of them."""
+    """Packages of this environment in the order of their names, without generated files."""
     source = Path(sysconfig.get_paths()["purelib"])
     count = size = 0
     for package in sorted(path for path in source.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")):
@@ -167,8 +167,8 @@ class Edits:
         for path in changed:
             with path.open("a") as file:
                 file.write(f"# edit {number} {draw.random()}\n")
-        for each in range(3):
-            path = draw.choice(self._files).with_name(f"new_{number}_{each}.py")
+        for item in range(3):
+            path = draw.choice(self._files).with_name(f"new_{number}_{item}.py")
             path.write_text("# new\n" + "".join(draw.choice("abcdefgh \n") for _ in range(3_000)))
             changed.append(path)
         for path in draw.sample(sorted(set(self._files) - set(changed)), 2):
@@ -350,21 +350,23 @@ def install() -> None:
 
 
 def _check_same(tree: Path, other: Path) -> None:
-    done = subprocess.run(["diff", "-rq", "--no-dereference", tree, other], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"what was restored differs: {done.stdout[:200]}")
+    completed = subprocess.run(
+        ["diff", "-rq", "--no-dereference", tree, other], capture_output=True, text=True, check=False
+    )
+    if completed.returncode:
+        raise AssertionError(f"the restored tree differs: {completed.stdout[:200]}")
 
 
 def _size(folder: Path) -> int:
     """Bytes of everything in it. A database counts as it will be when its log is moved into it; caches do not count."""
-    found = 0
+    collected = 0
     for at, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.endswith(".cache")]
         for name in files:
             path = os.path.join(at, name)
             if not name.endswith((".db-wal", ".db-shm")):
-                found += _pages(path) if name.endswith(".db") else os.lstat(path).st_size
-    return found
+                collected += _pages(path) if name.endswith(".db") else os.lstat(path).st_size
+    return collected
 
 
 def _pages(path: str) -> int:

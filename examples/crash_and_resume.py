@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from holdfast import Holdfast
-from holdfast.loop import Call, Event, Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Call, Event, Loop, ModelTurn, Reply, ToolRequest, tool
 
 LEASE_MS = 500
 SUPPLIER = "supplier.txt"
@@ -52,7 +52,7 @@ def ask_supplier() -> list[str]:
     return Path(SUPPLIER).read_text("utf-8").splitlines()
 
 
-def model(turn: Turn) -> Reply | str:
+def model(turn: ModelTurn) -> Reply | str:
     """Choose the next reply by the last message."""
     last = turn.messages[-1]["content"][0]
     print(f"    [model] asked for step {turn.iteration}")

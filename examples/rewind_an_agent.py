@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast import Holdfast, TenantHandle
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, tool
 
 PROJECT = Path("project")
 
@@ -37,7 +37,7 @@ def remove(name: str) -> str:
     return f"removed {name}"
 
 
-def model(turn: Turn) -> Reply | str:
+def model(turn: ModelTurn) -> Reply | str:
     """Choose the reply by the step, and by whether the agent was warned."""
     warned = any("keep config" in str(message) for message in turn.messages)
     if turn.iteration == 1:

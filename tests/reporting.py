@@ -19,7 +19,7 @@ _RUN: pytest.StashKey[Run] = pytest.StashKey()
 
 
 class Run:
-    """What is counted during a run."""
+    """Counters of a test run."""
 
     def __init__(self) -> None:
         self.legs: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -40,7 +40,7 @@ class Run:
 
     def _note_skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         reason = _reason(report)
-        pattern = next((each for each in DECLARED_SKIPS if re.fullmatch(each, reason)), None)
+        pattern = next((skip for skip in DECLARED_SKIPS if re.fullmatch(skip, reason)), None)
         if pattern is None:
             self.undeclared.append(f"{report.nodeid}: {reason}")
         else:
@@ -106,7 +106,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for text, count in sorted(run.declared.items()):
         terminalreporter.line(f"{count} skipped, as declared: {text}", yellow=True)
     if run.undeclared:
-        terminalreporter.section("skips that nobody declared", red=True)
+        terminalreporter.section("undeclared skips", red=True)
         for line in run.undeclared:
             terminalreporter.line(line, red=True)
         terminalreporter.line("The run fails. Make the tests run, or declare the reason in tests/skips.py.", red=True)

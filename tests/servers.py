@@ -36,7 +36,7 @@ _SOCKET_CHARS = 60
 
 
 class ServerError(RuntimeError):
-    """A server for the tests did not do what it was told."""
+    """A server started for the tests did not respond as required."""
 
 
 class Server:
@@ -101,7 +101,7 @@ class Server:
         if self.pid is None:
             return
         leader = psutil.Process(self.pid)
-        leader.suspend()  # so that it starts nobody while the others are ended
+        leader.suspend()  # so that it starts no process while the others are ended
         for child in leader.children(recursive=True):
             child.kill()
             self._wait(lambda pid=child.pid: not _is_alive(pid), "end")  # type: ignore[misc]
@@ -185,7 +185,7 @@ class PostgresServer(Server):
         self._settings = {"listen_addresses": "", "max_connections": "300", **(settings or {})}
 
     def start(self) -> None:
-        """Make the cluster if there is none yet, start it and wait until it answers."""
+        """Create the cluster if it does not exist, start it and wait until it answers."""
         if not (self.folder / "data").exists():
             self._initialise()
         super().start()
@@ -213,13 +213,13 @@ class PostgresServer(Server):
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever is still connected to it."""
+        """Remove a database, even if clients are still connected to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def _initialise(self) -> None:
         command = [_postgres(self.folder) / "initdb", "-D", self.folder / "data", "-U", "postgres", "-A", "trust"]
         options = ["--no-sync", "-E", "UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(part) for part in [*command, *options]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -228,8 +228,8 @@ class PostgresServer(Server):
             check=False,
             **_unprivileged(self.folder),
         )
-        if done.returncode:
-            raise ServerError(f"initdb failed\n{done.stdout}")
+        if completed.returncode:
+            raise ServerError(f"initdb failed\n{completed.stdout}")
 
     def _command(self) -> Sequence[str | Path]:
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
@@ -239,7 +239,7 @@ class PostgresServer(Server):
         path = self.folder / self.pid_file
         try:
             lines = path.read_text().splitlines()
-        except FileNotFoundError:  # not there yet, or just removed by a server that starts anew
+        except FileNotFoundError:  # not created yet, or just removed by a restarting server
             lines = []
         # A file left behind by one that was killed says "ready" too.
         mine = bool(lines) and self._process is not None and lines[0] == str(self._process.pid)
@@ -396,10 +396,10 @@ def _installed_postgres() -> Path:
 
 def _package(name: str) -> Path:
     """Where a package is, without importing it: one of them makes folders and warns when it is."""
-    found = find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    actual = find_spec(name)
+    if actual is None or not actual.submodule_search_locations:
         raise ServerError(f"the package {name} is not installed; requirements/test.txt has it")
-    return Path(found.submodule_search_locations[0])
+    return Path(actual.submodule_search_locations[0])
 
 
 def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
@@ -422,7 +422,7 @@ def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
 def _is_reachable(path: Path) -> bool:
     """Whether the account that runs the servers can get there."""
     everybody = 0o001
-    return os.geteuid() != 0 or all(each.stat().st_mode & everybody for each in [path, *path.resolve().parents])
+    return os.geteuid() != 0 or all(item.stat().st_mode & everybody for item in [path, *path.resolve().parents])
 
 
 def _read_pid(path: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""A tenant as one file: what comes out goes in again, on either engine, whole or not at all."""
+"""Exports and imports of a tenant: complete, atomic, and between engines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from holdfast.bundles import check_bundle, export_tenant, import_tenant
 from holdfast.cli.commands import root
 from holdfast.core.encrypted_columns import EncryptedColumn
 from holdfast.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
+from tests.errors import raises
 
 LARGE = random.Random(7).randbytes(400_000)
-"""Too large for the database, where there are packs."""
+"""Large enough to be stored in a pack."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -31,9 +32,11 @@ def there(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def fill(acme: TenantHandle) -> dict[str, str]:
-    """A little of everything, and whatever text there is."""
+    """Create a few rows of every kind, with unusual text."""
     session = acme.sessions.create(key="k", user="a\x00d\ud800a", metadata={"n": 1.5, "deep": [None, True, "\x00"]})
-    acme.messages.append_many(session.id, [NewMessage(role="user", content=f"message {each}") for each in range(600)])
+    acme.messages.append_many(
+        session.id, [NewMessage(role="user", content=f"message {number}") for number in range(600)]
+    )
     acme.branches.fork(session.id, at=300, label="other")
     message = acme.messages.last(session.id, 1)[0]
     acme.feedback.create(message.id, is_positive=True, user="ada")
@@ -55,7 +58,7 @@ def fill(acme: TenantHandle) -> dict[str, str]:
 
 
 def seen(acme: TenantHandle, ids: dict[str, str]) -> list[Any]:
-    """What a tenant shows."""
+    """Return the data of a tenant."""
     return [
         acme.sessions.get(ids["session"]),
         list(acme.messages.list(ids["session"])),
@@ -73,22 +76,22 @@ def seen(acme: TenantHandle, ids: dict[str, str]) -> list[Any]:
     ]
 
 
-def test_what_comes_out_goes_in_again_on_either_engine_and_back(there: str, tmp_path: Path) -> None:
+def test_an_export_is_imported_on_either_engine_and_back(there: str, tmp_path: Path) -> None:
     here, first, second = str(tmp_path / "here.db"), tmp_path / "first.holdfast", tmp_path / "second.holdfast"
     with Holdfast(here) as hf:
         ids = fill(hf.tenant("acme"))
         fill(hf.tenant("zenith"))
         expected = seen(hf.tenant("acme"), ids)
         assert hf.tenant("acme").objects.usage().count > 0
-    assert [each for each in tmp_path.rglob("*") if each.is_file() and each.stat().st_size > 390_000], (
-        "it lies in a pack"
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 390_000], (
+        "the object is in a pack"
     )
     bundle = export_tenant(here, "acme", first)
     assert (bundle.tenant, bundle.rows["messages"], bundle.rows["tenants"]) == ("acme", 600, 1)
     assert import_tenant(there, first) == bundle
     with Holdfast(there) as hf:
         assert seen(hf.tenant("acme"), ids) == expected
-        assert [each.id for each in hf.tenants.list()] == ["acme"]
+        assert [tenant.id for tenant in hf.tenants.list()] == ["acme"]
         (hit,) = hf.tenant("acme").messages.search('"message 599"')
         assert hit.message.seq == 600
         claimed = hf.tenant("acme").runs.get(ids["run"])
@@ -98,42 +101,44 @@ def test_what_comes_out_goes_in_again_on_either_engine_and_back(there: str, tmp_
     import_tenant(here, second, tenant="back again")
     with Holdfast(here) as hf:
         assert hf.tenant("back again").messages.count(ids["session"]) == 601
-        assert seen(hf.tenant("acme"), ids) == expected, "nobody else is touched"
+        assert seen(hf.tenant("acme"), ids) == expected, "the other tenant is unchanged"
 
 
-def test_a_tenant_that_is_there_is_not_touched_and_keys_stay_where_they_are(there: str, tmp_path: Path) -> None:
+def test_an_existing_tenant_is_not_changed_and_api_keys_are_not_exported(there: str, tmp_path: Path) -> None:
     key = new_api_key()
     with Holdfast(there) as hf:
         hf.tenant("acme").sessions.create(key="mine")
         hf.api_keys.create(key, name="k", tenant="acme")
     export_tenant(there, "acme", tmp_path / "a.holdfast")
-    with pytest.raises(AlreadyExists, match="another name"):
+    with raises(AlreadyExists, noun="tenant", key="acme"):
         import_tenant(there, tmp_path / "a.holdfast")
     import_tenant(there, tmp_path / "a.holdfast", tenant="copy")
     with Holdfast(there) as hf:
-        assert [each.key for each in hf.tenant("copy").sessions.list()] == ["mine"]
-        assert [each.tenant for each in hf.api_keys.list()] == ["acme"]
+        assert [session.key for session in hf.tenant("copy").sessions.list()] == ["mine"]
+        assert [api_key.tenant for api_key in hf.api_keys.list()] == ["acme"]
 
 
-def test_no_secret_is_in_a_bundle(there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_contains_no_secrets(there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.core.encrypted_columns._DECLARED", {})
     EncryptedColumn("contacts", "avatar_url").declare()
     with Holdfast(there) as hf:
-        hf.tenant("acme").contacts.upsert("telegram", "7", avatar_url="stored before there was a key", username="ada")
+        hf.tenant("acme").contacts.upsert(
+            "telegram", "7", avatar_url="stored before a key was configured", username="ada"
+        )
     export_tenant(there, "acme", tmp_path / "a.holdfast")
     lines = bundle_format.read(tmp_path / "a.holdfast")
     (row,) = [line for line in lines if isinstance(line, list) and "telegram" in line]
     assert "ada" in row
-    assert "stored before there was a key" not in row
+    assert "stored before a key was configured" not in row
 
 
 @pytest.mark.parametrize("where", ["pack", "row"])
-def test_a_body_that_is_damaged_is_not_handed_on(where: str, tmp_path: Path) -> None:
+def test_a_damaged_body_is_not_exported(where: str, tmp_path: Path) -> None:
     here = tmp_path / "here.db"
     with Holdfast(str(here)) as hf:
         digests = hf.tenant("acme").objects.put([LARGE, LARGE[:2_000]], holder="test")
     if where == "pack":
-        (pack,) = (each for each in tmp_path.rglob("*") if each.is_file() and 390_000 < each.stat().st_size < 500_000)
+        (pack,) = (path for path in tmp_path.rglob("*") if path.is_file() and 390_000 < path.stat().st_size < 500_000)
         content = bytearray(pack.read_bytes())
         content[len(content) // 2] ^= 1
         pack.write_bytes(content)
@@ -163,7 +168,7 @@ def write(bundle: Path, lines: list[bytes]) -> None:
 
 
 def with_another_message(lines: list[bytes]) -> list[bytes]:
-    """The lines with one text changed, each of them still valid JSON."""
+    """Change the text of one line, which remains valid JSON."""
     (number,) = [number for number, line in enumerate(lines) if b"message 517" in line]
     return [*lines[:number], lines[number].replace(b"message 517", b"message 518"), *lines[number + 1 :]]
 
@@ -181,7 +186,7 @@ def with_another_message(lines: list[bytes]) -> list[bytes]:
         lambda lines: [],
     ],
 )
-def test_a_bundle_that_is_not_what_was_written_is_refused_and_changes_nothing(
+def test_a_modified_bundle_is_refused_and_changes_nothing(
     damage: Callable[[list[bytes]], list[bytes]], bundle: Path, tmp_path: Path
 ) -> None:
     check_bundle(bundle)
@@ -193,8 +198,8 @@ def test_a_bundle_that_is_not_what_was_written_is_refused_and_changes_nothing(
     assert not Path(place).exists()
 
 
-def test_any_flipped_bit_is_noticed(bundle: Path) -> None:
-    """But for the few that compression makes nothing of: then what is read is the same, byte for byte."""
+def test_flipped_bits_are_detected(bundle: Path) -> None:
+    """Except for the few bits that do not affect decompression: the lines are then the same, byte for byte."""
     data, lines = bytearray(bundle.read_bytes()), lines_of(bundle)
     noticed = 0
     for place in range(0, len(data), max(1, len(data) // 60)):
@@ -212,25 +217,25 @@ def test_any_flipped_bit_is_noticed(bundle: Path) -> None:
     check_bundle(bundle)
 
 
-def test_a_bundle_of_another_schema_says_which_release_to_use(bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_another_schema_names_the_release_to_use(bundle: Path, tmp_path: Path) -> None:
     from blake3 import blake3
 
     head, *rest, last = lines_of(bundle)
-    said = {**json.loads(head), "schema": 9999}
-    lines = [json.dumps(said).encode(), *rest]
+    header = {**json.loads(head), "schema": 9999}
+    lines = [json.dumps(header).encode(), *rest]
     digest = blake3(b"".join(line + b"\n" for line in lines)).hexdigest()
     write(bundle, [*lines, json.dumps({**json.loads(last), "digest": digest}).encode()])
     with pytest.raises(SchemaMismatch, match="import it with Holdfast"):
         import_tenant(str(tmp_path / "there.db"), bundle)
 
 
-def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_file(tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = str(tmp_path / "here.db")
     with pytest.raises(NotFound):
-        export_tenant(here, "nobody", tmp_path / "x")
-    with pytest.raises(InvalidInput, match="already"):
+        export_tenant(here, "missing", tmp_path / "x")
+    with raises(InvalidInput, field="path"):
         export_tenant(here, "acme", bundle)
-    with pytest.raises(NotFound, match="no file"):
+    with raises(NotFound, noun="file"):
         check_bundle(tmp_path / "x")
 
     def fail(table: str, count: int) -> None:
@@ -238,10 +243,10 @@ def test_what_cannot_be_exported_leaves_no_file(tmp_path: Path, bundle: Path, mo
 
     with pytest.raises(KeyboardInterrupt):
         export_tenant(here, "acme", tmp_path / "x", on_progress=fail)
-    assert not [each for each in tmp_path.iterdir() if each.name.startswith("x")]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("x")]
 
 
-def test_an_import_that_is_broken_off_leaves_nothing(there: str, bundle: Path) -> None:
+def test_an_interrupted_import_leaves_nothing(there: str, bundle: Path) -> None:
     def fail(table: str, count: int) -> None:
         if table == "run_steps":
             raise KeyboardInterrupt
@@ -253,46 +258,46 @@ def test_an_import_that_is_broken_off_leaves_nothing(there: str, bundle: Path) -
     import_tenant(there, bundle)
 
 
-def test_from_the_command_line(tmp_path: Path) -> None:
+def test_export_and_import_commands(tmp_path: Path) -> None:
     here, file, other = str(tmp_path / "here.db"), str(tmp_path / "acme.holdfast"), str(tmp_path / "other.db")
     with Holdfast(here) as hf:
         fill(hf.tenant("acme"))
 
     def run(*arguments: str) -> str:
-        done = CliRunner().invoke(root, [*arguments], env={"COLUMNS": "200"})
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())  # a title is broken where the table ends
+        result = CliRunner().invoke(root, [*arguments], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())  # a title is wrapped at the width of the table
 
     assert "messages" in run("export", "--database", here, "--tenant", "acme", "--to", file)
     assert Path(file).stat().st_mode & 0o777 == 0o600
-    assert "is whole and holds the tenant acme" in run("import", "bundle", "--from", file, "--check")
+    assert "is complete and contains tenant acme" in run("import", "bundle", "--from", file, "--check")
     assert not Path(other).exists()
-    said = json.loads(run("import", "bundle", "--database", other, "--from", file, "--as", "new", "--json"))
-    assert said["bundle"]["rows"]["messages"] == 600
-    assert said["bundle"]["tenant"] == "new", "where it went"
-    assert "Imported the tenant third" in run(
+    output = json.loads(run("import", "bundle", "--database", other, "--from", file, "--as", "new", "--json"))
+    assert output["bundle"]["rows"]["messages"] == 600
+    assert output["bundle"]["tenant"] == "new", "the name in the target database"
+    assert "Imported tenant third" in run(
         "import", "bundle", "--database", str(tmp_path / "third.db"), "--from", file, "--as", "third"
     )
     nowhere = CliRunner().invoke(root, ["import", "bundle", "--from", file])
     assert (nowhere.exit_code, "--database" in nowhere.output) == (2, True)
     with Holdfast(other) as hf:
-        assert [each.id for each in hf.tenants.list()] == ["new"]
+        assert [tenant.id for tenant in hf.tenants.list()] == ["new"]
     failed = CliRunner().invoke(root, ["import", "bundle", "--database", other, "--from", here])
     assert failed.exit_code == 1
     assert "is not a bundle, or is damaged: it cannot be decompressed" in failed.output
 
 
-def test_damage_is_said_in_words(bundle: Path, tmp_path: Path) -> None:
+def test_the_error_describes_the_damage(bundle: Path, tmp_path: Path) -> None:
     whole = zstandard.ZstdDecompressor().decompressobj().decompress(bundle.read_bytes())
     lines = whole.splitlines(keepends=True)
     for content, says in (
-        (b"{}\n", "does not begin as a bundle"),
-        (b"no\n", "no JSON"),
-        (b"".join(lines[:-1]), "its end is missing"),
-        (whole[:-5], "cut off in the middle of a line"),
-        (b"".join([*lines[:3], *lines[4:]]), "its digest or its numbers of rows"),
-        (whole + b"{}\n", "something follows after its end"),
-        (lines[0] + b"[1]\n", "not one of a bundle"),
+        (b"{}\n", "the header of bundle format 1 is missing"),
+        (b"no\n", "not valid JSON"),
+        (b"".join(lines[:-1]), "the end is missing"),
+        (whole[:-5], "ends in the middle of a line"),
+        (b"".join([*lines[:3], *lines[4:]]), "the digest or the row counts"),
+        (whole + b"{}\n", "there is data after the end"),
+        (lines[0] + b"[1]\n", "unexpected structure"),
     ):
         file = tmp_path / "damaged"
         file.write_bytes(zstandard.ZstdCompressor().compress(content))

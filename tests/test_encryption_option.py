@@ -1,4 +1,4 @@
-"""``encryption_key=`` of a Holdfast, and what the environment says."""
+"""The argument ``encryption_key`` and the environment variable of the key."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ KINDS: list[Any] = [Holdfast, AsyncHoldfast]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("given", [[ONE, TWO], f"{ONE},{TWO}", (bytes.fromhex(ONE), TWO), KeyRing([ONE, TWO])])
-def test_keys_reach_every_handle_in_any_form(kind: Any, given: Any) -> None:
-    hf = kind(":memory:", encryption_key=given)
+@pytest.mark.parametrize("keys", [[ONE, TWO], f"{ONE},{TWO}", (bytes.fromhex(ONE), TWO), KeyRing([ONE, TWO])])
+def test_every_handle_has_the_keys_in_any_form(kind: Any, keys: Any) -> None:
+    hf = kind(":memory:", encryption_key=keys)
     expected = KeyRing([ONE, TWO]).key_ids
     assert hf.encryption.key_ids == hf.tenant("acme").encryption.key_ids == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_an_argument_the_environment_is_asked(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_the_default(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert not kind(":memory:").encryption
     monkeypatch.setenv(VARIABLE, ONE)
@@ -34,7 +34,7 @@ def test_without_an_argument_the_environment_is_asked(kind: Any, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_key_opens_nothing(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_key_is_refused(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="encryption_key"):
         kind(":memory:", encryption_key="short")
     monkeypatch.setenv(VARIABLE, "short")

@@ -1,4 +1,4 @@
-"""Whatever needs a library that is not installed says so with one typed error, and with the line that installs it."""
+"""A missing optional library raises one typed error with the command that installs it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.extras import needs
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = {
-    name: [re.split(r"[\[>=;]", each)[0].strip() for each in wanted]
-    for name, wanted in PYPROJECT["project"]["optional-dependencies"].items()
+    name: [re.split(r"[\[>=;]", requirement)[0].strip() for requirement in requirements]
+    for name, requirements in PYPROJECT["project"]["optional-dependencies"].items()
     if name != "all"
 }
-"""Each extra, and the packages that it brings."""
+"""Each extra, and the packages that it installs."""
 MODULES = {"a2a-sdk": "a2a", "langgraph-checkpoint": "langgraph", "psycopg-pool": "psycopg_pool"}
-"""What a package is imported as, where that is another name."""
+"""The import names of packages, where they differ."""
 JOINED = """
 their_type = type("Connection", (), {{"__module__": "{module}"}})
 holdfast.AsyncHoldfast(":memory:", sqlite="stdlib").tenant("a").join(their_type())
@@ -40,7 +40,7 @@ USES = {
         "from holdfast.erasure import ErasureConsumer; ErasureConsumer(holdfast.AsyncHoldfast(':memory:'), 'redis://x')"
     ],
 }
-"""What needs each extra."""
+"""Code that requires each extra."""
 HIDE = """
 import os, sys, traceback
 import holdfast
@@ -57,34 +57,34 @@ for use in {uses}:
 """
 
 
-def test_something_is_known_to_need_each_extra() -> None:
+def test_every_extra_has_code_that_requires_it() -> None:
     assert USES.keys() == EXTRAS.keys()
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_a_missing_extra_is_one_typed_error_with_the_line_that_installs_it(extra: str) -> None:
+def test_a_missing_extra_raises_one_typed_error_with_the_command_that_installs_it(extra: str) -> None:
     hidden = [MODULES.get(package, package) for package in EXTRAS[extra]]
     code = HIDE.format(hidden=hidden, uses=USES[extra])
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    lines = said.stdout.splitlines()
-    assert len(lines) == len(USES[extra]), said.stdout
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    lines = process.stdout.splitlines()
+    assert len(lines) == len(USES[extra]), process.stdout
     for line in lines:
         assert re.fullmatch(
-            rf"{extra} True True this needs [\w.]+: pip install '{re.escape(f'holdfast[{extra}]')}'", line
+            rf"{extra} True True [\w.]+ is not installed: pip install '{re.escape(f'holdfast[{extra}]')}'", line
         )
 
 
-def test_a_module_of_our_own_that_is_missing_is_no_missing_extra() -> None:
+def test_a_missing_module_of_the_package_is_not_a_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError), needs("server"):
         import holdfast.nothing_by_this_name  # noqa: F401  # type: ignore[import-not-found]
 
 
-def test_a_library_that_is_there_but_does_not_fit_is_no_missing_extra() -> None:
+def test_an_incompatible_library_is_not_a_missing_extra() -> None:
     with pytest.raises(ImportError) as caught, needs("server"):
         from msgspec import nothing_by_this_name  # noqa: F401  # type: ignore[attr-defined]
     assert not isinstance(caught.value, HoldfastError)
 
 
-def test_both_who_catches_import_errors_and_who_catches_ours_gets_it() -> None:
+def test_a_missing_extra_is_an_import_error_and_a_holdfast_error() -> None:
     assert issubclass(MissingExtra, ImportError)
     assert issubclass(MissingExtra, HoldfastError)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InvalidInput, Unavailable
-from holdfast.file_identity import Presence
+from holdfast.file_identity import FileIdentity
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_with_changed_content_is_the_same_file(file: Path) -> None:
-    presence = Presence(str(file))
+    presence = FileIdentity(str(file))
     for content in (b"x", b"longer", b""):
         file.write_bytes(content)
         presence.check()
@@ -29,7 +29,7 @@ def test_a_file_with_changed_content_is_the_same_file(file: Path) -> None:
 
 
 def test_a_missing_or_replaced_file_is_unavailable_until_it_is_back(file: Path) -> None:
-    presence = Presence(f"sqlite:///{file}")
+    presence = FileIdentity(f"sqlite:///{file}")
     kept = file.with_suffix(".kept")
     os.rename(file, kept)
     with pytest.raises(Unavailable, match="is no longer there: No such file"):
@@ -43,8 +43,8 @@ def test_a_missing_or_replaced_file_is_unavailable_until_it_is_back(file: Path) 
 
 def test_only_database_files_are_checked(tmp_path: Path) -> None:
     for url in (":memory:", "sqlite://", "postgresql:///agents"):
-        Presence(url).check()
+        FileIdentity(url).check()
     with pytest.raises(Unavailable):
-        Presence(str(tmp_path / "absent.db"))
+        FileIdentity(str(tmp_path / "absent.db"))
     with pytest.raises(InvalidInput):
-        Presence("")
+        FileIdentity("")

@@ -1,4 +1,4 @@
-"""The key file: for its owner alone, made once, whole or not at all, never overwritten."""
+"""The key file: readable by its owner only, created once and completely, never overwritten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / key_file.NAME
 
 
-def test_a_key_is_made_once_for_its_owner_alone(path: Path) -> None:
+def test_a_key_file_is_created_once_and_readable_by_its_owner_only(path: Path) -> None:
     assert not key_file.read(path)
     before = os.umask(0)
     try:
@@ -31,21 +31,21 @@ def test_a_key_is_made_once_for_its_owner_alone(path: Path) -> None:
     assert not key_file.make(path)
     assert path.read_text() == written
     assert key_file.read(path).key_ids == KeyRing(written.strip()).key_ids
-    assert [each.name for each in path.parent.iterdir()] == [key_file.NAME]
+    assert [entry.name for entry in path.parent.iterdir()] == [key_file.NAME]
 
 
-def test_of_many_that_make_it_at_once_one_does_and_all_read_the_same(path: Path) -> None:
+def test_of_concurrent_creators_one_succeeds_and_all_read_the_same_key(path: Path) -> None:
     def make(number: int) -> tuple[bool, list[str]]:
         return key_file.make(path), key_file.read(path).key_ids
 
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(make, range(8)))
-    assert sum(made for made, _ in found) == 1
-    assert len({tuple(ids) for _, ids in found}) == 1
-    assert [each.name for each in path.parent.iterdir()] == [key_file.NAME]
+        results = list(threads.map(make, range(8)))
+    assert sum(made for made, _ in results) == 1
+    assert len({tuple(ids) for _, ids in results}) == 1
+    assert [entry.name for entry in path.parent.iterdir()] == [key_file.NAME]
 
 
-def test_a_file_system_without_hard_links_overwrites_nothing_either(
+def test_nothing_is_overwritten_on_a_file_system_without_hard_links(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*names: str) -> None:
@@ -54,14 +54,14 @@ def test_a_file_system_without_hard_links_overwrites_nothing_either(
     monkeypatch.setattr(os, "link", refuse)
     assert key_file.make(path)
     written = path.read_text()
-    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # as it was a moment before another process made it
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # as if another process created it a moment later
     with pytest.raises(InvalidInput):
         key_file.make(path)
     assert path.read_text() == written
-    assert [each.name for each in path.parent.iterdir()] == [key_file.NAME]
+    assert [entry.name for entry in path.parent.iterdir()] == [key_file.NAME]
 
 
-def test_a_process_that_dies_while_it_writes_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_while_writing_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(file: int) -> None:
         raise KeyboardInterrupt
 
@@ -74,7 +74,7 @@ def test_a_process_that_dies_while_it_writes_leaves_no_file(path: Path, monkeypa
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601, 0o620])
-def test_a_file_that_is_open_to_others_is_refused(path: Path, mode: int) -> None:
+def test_a_file_that_others_can_access_is_refused(path: Path, mode: int) -> None:
     key_file.make(path)
     path.chmod(mode)
     with pytest.raises(InvalidInput, match="chmod 600") as caught:
@@ -84,7 +84,7 @@ def test_a_file_that_is_open_to_others_is_refused(path: Path, mode: int) -> None
     assert key_file.read(path)
 
 
-def test_several_keys_are_several_lines_the_current_one_first(path: Path) -> None:
+def test_several_keys_are_several_lines_with_the_current_one_first(path: Path) -> None:
     new, old = new_key(), new_key()
     path.write_text(f"{new}\n{old}\n")
     path.chmod(0o600)
@@ -92,25 +92,25 @@ def test_several_keys_are_several_lines_the_current_one_first(path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["", "\n", "no key", "0" * 63, "0" * 100_000, "é" * 32])
-def test_what_is_no_key_is_refused_with_the_name_of_the_file(path: Path, content: str) -> None:
+def test_an_invalid_key_is_refused_with_the_name_of_the_file(path: Path, content: str) -> None:
     path.write_text(content)
     path.chmod(0o600)
     with pytest.raises(InvalidInput, match=key_file.NAME):
         key_file.read(path)
 
 
-def test_what_is_no_file_is_refused(path: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused(path: Path) -> None:
     path.mkdir(mode=0o700)
     with pytest.raises(InvalidInput, match=key_file.NAME):
         key_file.read(path)
     path.rmdir()
     os.mkfifo(path, 0o600)
-    with pytest.raises(InvalidInput, match="is not a file"):
+    with pytest.raises(InvalidInput, match="is not a regular file"):
         key_file.read(path)
     path.unlink()
     path.symlink_to("nowhere")
     with pytest.raises(InvalidInput, match="cannot be read"):
         key_file.read(path)
-    assert not key_file.make(path), "something is there, and is not replaced"
+    assert not key_file.make(path), "the existing path is not replaced"
     with pytest.raises(NotFound):
         key_file.make(path.parent / "nowhere" / "x")

@@ -56,7 +56,7 @@ def test_a_row_without_its_parent_is_reported_once(tmp_path: Path) -> None:
     problems = schema.check_integrity(url)
     assert problems
     assert len(problems) == len(set(problems))
-    assert all(problem.endswith("a row points to no row of agents") for problem in problems)
+    assert all(problem.endswith("a row refers to a row of agents that does not exist") for problem in problems)
 
 
 def test_a_file_that_is_not_a_database_is_reported_and_not_raised(tmp_path: Path) -> None:

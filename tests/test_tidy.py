@@ -1,4 +1,4 @@
-"""The style of this project, as tests. The rules are in ``tests/tidy.py``; here each is also shown to catch what it forbids."""
+"""The style rules of this project. They are defined in ``tests/tidy.py``; here each is also shown to catch a violation."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_sql_names_no_table_of_a_layer_above() -> None:
 
 
 def test_table_of_a_layer_above_is_caught() -> None:
-    found = [*tidy.tables_of_layers_above([*reversed(tidy.store_layers())])]
-    assert "workspace/squash.sql names objects, a table of objects: objects is not below workspace" in found
+    actual = [*tidy.tables_of_layers_above([*reversed(tidy.store_layers())])]
+    assert "workspace/squash.sql names objects, a table of objects: objects is not below workspace" in actual
 
 
 def test_exemptions_from_the_rule_about_sql_are_still_needed() -> None:
@@ -62,11 +62,11 @@ def test_exemptions_from_the_rule_about_sql_are_still_needed() -> None:
 
 
 def test_tracked_files_hold_no_trace_of_a_machine() -> None:
-    found: list[str] = []
+    actual: list[str] = []
     for path in tidy.tracked_files():
         if path.suffix not in {".png", ".svg", ".gz", ".db"}:
-            found += tidy.machine_traces(path.relative_to(ROOT).as_posix(), path.read_text("utf-8", errors="replace"))
-    expect_none(found)
+            actual += tidy.machine_traces(path.relative_to(ROOT).as_posix(), path.read_text("utf-8", errors="replace"))
+    expect_none(actual)
 
 
 def test_documents_have_one_title() -> None:
@@ -156,9 +156,9 @@ def store_with(methods: int) -> Source:
 
 @pytest.mark.parametrize(("rule", "path", "text"), PLANTED)
 def test_rule_catches_a_planted_violation(rule: tidy.Rule, path: str, text: str) -> None:
-    found = list(rule(Source(path, text)))
-    assert found
-    assert all(line.startswith(path) for line in found)
+    actual = list(rule(Source(path, text)))
+    assert actual
+    assert all(line.startswith(path) for line in actual)
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), HARMLESS)
@@ -178,14 +178,14 @@ def test_store_with_too_many_methods_is_caught() -> None:
 
 def test_method_that_fulfils_a_documented_protocol_needs_no_docstring_of_its_own() -> None:
     protocol = Source(f"{PACKAGE}/p.py", 'class P(Protocol):\n    def m(self): "Why."\n    def n(self): "Why."')
-    known = tidy.protocols([protocol])
+    initial = tidy.protocols([protocol])
     whole = Source(STORE, '"""Why."""\nclass A:\n    "Why."\n    def m(self): pass\n    def n(self): pass')
     part = Source(STORE, '"""Why."""\nclass A:\n    "Why."\n    def m(self): pass')
-    assert list(tidy.public_names_have_docstrings(whole, known)) == []
-    assert len(list(tidy.public_names_have_docstrings(part, known))) == 1
+    assert list(tidy.public_names_have_docstrings(whole, initial)) == []
+    assert len(list(tidy.public_names_have_docstrings(part, initial))) == 1
 
 
-def test_module_that_nobody_imports_is_caught() -> None:
+def test_module_that_is_never_imported_is_caught() -> None:
     used = Source(f"{PACKAGE}/used.py", "")
     user = Source(f"{PACKAGE}/cli/__init__.py", "from .. import used\nfrom ..stores.kept import x")
     kept = Source(f"{PACKAGE}/stores/kept.py", "")
@@ -202,11 +202,11 @@ def test_module_for_tests_may_be_used_by_tests_alone() -> None:
 
 def test_drivers_named_in_the_table_are_used() -> None:
     table = Source(f"{PACKAGE}/drivers/join.py", "TABLE = {'x.Connection': 'known'}")
-    known, unknown = Source(f"{PACKAGE}/drivers/known.py", ""), Source(f"{PACKAGE}/drivers/unknown.py", "")
+    initial, unknown = Source(f"{PACKAGE}/drivers/known.py", ""), Source(f"{PACKAGE}/drivers/unknown.py", "")
     user = Source(f"{PACKAGE}/handles.py", "from .drivers import join")
     root = Source(f"{PACKAGE}/__init__.py", "from .handles import Holdfast")
-    found = list(tidy.unused_modules([root, user, table, known, unknown], []))
-    assert [line.split(":")[0] for line in found] == [unknown.path]
+    actual = list(tidy.unused_modules([root, user, table, initial, unknown], []))
+    assert [line.split(":")[0] for line in actual] == [unknown.path]
 
 
 @pytest.mark.parametrize(

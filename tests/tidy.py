@@ -1,4 +1,4 @@
-"""The rules of style that ``tests/test_tidy.py`` enforces. Each takes source and yields what is wrong with it.
+"""The rules of style that ``tests/test_tidy.py`` enforces. Each takes source and yields its violations.
 
 A rule that a linter already has is not repeated here. Every rule names what to do instead, so nobody needs to look further
 than the failure.
@@ -64,7 +64,7 @@ class Source:
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     def within(self, *folders: str) -> bool:
-        """Whether it lies in one of these folders of the package."""
+        """Return whether the file is in one of these folders of the package."""
         return any(self.path.startswith(f"{PACKAGE}/{folder}/") for folder in folders)
 
 
@@ -98,7 +98,7 @@ def stores_are_small(source: Source) -> Iterator[str]:
     """No store with more than 12 public methods."""
     for node in source.nodes:
         if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & {"Store", "TenantStore"}:
-            public = [each.name for each in node.body if _is_function(each) and not each.name.startswith("_")]
+            public = [item.name for item in node.body if _is_function(item) and not item.name.startswith("_")]
             if len(public) > STORE_METHODS:
                 yield f"{source.path}:{node.lineno}: {node.name} has {len(public)} public methods: make it two stores"
 
@@ -108,7 +108,7 @@ def module_names_say_something(source: Source) -> Iterator[str]:
     path = Path(source.path)
     stem = path.parent.name if path.stem == "__init__" else path.stem
     if VAGUE_NAMES & set(stem.lower().split("_")):
-        yield f"{source.path}: the name {stem!r} says nothing: name it after what it holds"
+        yield f"{source.path}: the name {stem!r} is vague: name the module after its content"
 
 
 _IMPORTS = {
@@ -155,8 +155,8 @@ def banned_names_are_absent(source: Source) -> Iterator[str]:
         if top in {"random", "secrets"} and not _may_be_random(source):
             yield f"{source.path}:{line}: {top} is banned here: use {_IDS}"
     for node in source.nodes:
-        if isinstance(node, ast.Call) and (said := _banned_call(node, source)):
-            yield f"{source.path}:{node.lineno}: {said}"
+        if isinstance(node, ast.Call) and (output := _banned_call(node, source)):
+            yield f"{source.path}:{node.lineno}: {output}"
 
 
 def _banned_call(node: ast.Call, source: Source) -> str:
@@ -188,7 +188,7 @@ _SECRET_WORDS = re.compile(r"(^|_)(digest|hexdigest|hmac|signature|mac)$")
 def digests_are_compared_in_constant_time(source: Source) -> Iterator[str]:
     """No ``==`` on a digest or a signature."""
     for node in source.nodes:
-        if isinstance(node, ast.Compare) and any(isinstance(each, ast.Eq | ast.NotEq) for each in node.ops):
+        if isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
             for side in (node.left, *node.comparators):
                 name = _name(side.func if isinstance(side, ast.Call) else side)
                 if _SECRET_WORDS.search(name):
@@ -209,7 +209,7 @@ _SENDS_SQL = {
 
 
 def sql_is_never_formatted(source: Source) -> Iterator[str]:
-    """No f-string, ``%``, ``+`` or ``format`` in what is sent to a database."""
+    """No f-string, ``%``, ``+`` or ``format`` in SQL that is sent to a database."""
     if source.path not in FORMATTED_SQL_ALLOWED and not source.within("testing"):
         yield from formatted_sql(source)
 
@@ -247,10 +247,10 @@ def stores_and_core_have_no_colour(source: Source) -> Iterator[str]:
 def public_names_have_docstrings(source: Source, protocols: Iterable[ast.ClassDef] = ()) -> Iterator[str]:
     """A docstring on every public class, function and method, unless it fulfils a documented one of a class above it.
 
-    The methods of what is shipped for tests mirror documented ones, of stores and of other people's libraries, and need none.
+    The methods of the shipped test tools mirror documented methods, of stores and of other libraries, and need no docstring.
     """
     if ast.get_docstring(source.tree) is None and source.text.strip():
-        yield f"{source.path}:1: the module has no docstring: say what it is for"
+        yield f"{source.path}:1: the module has no docstring: state its purpose"
     classes = {node.name: node for node in source.tree.body if isinstance(node, ast.ClassDef)}
     owners = [node for node in classes.values() if not node.name.startswith("_") and not source.within("testing")]
     documented = {owner.name: _documented_above(owner, classes, protocols) for owner in owners}
@@ -263,7 +263,7 @@ def public_names_have_docstrings(source: Source, protocols: Iterable[ast.ClassDe
     ]
     for name, node in named:
         if ast.get_docstring(node) is None:
-            yield f"{source.path}:{node.lineno}: {name} has no docstring: say what it means, guarantees and raises"
+            yield f"{source.path}:{node.lineno}: {name} has no docstring: state what it does, guarantees and raises"
 
 
 def protocols(package: Iterable[Source]) -> list[ast.ClassDef]:
@@ -278,8 +278,8 @@ def _is_public(node: ast.AST) -> bool:
 
 def _states_a_promise(node: ast.AST) -> bool:
     """Whether it is a case of the contract suite: those are named after what they promise."""
-    called = (each.func for each in getattr(node, "decorator_list", ()) if isinstance(each, ast.Call))
-    return "contract" in {_name(each) for each in called}
+    called = (item.func for item in getattr(node, "decorator_list", ()) if isinstance(item, ast.Call))
+    return "contract" in {_name(item) for item in called}
 
 
 def _documented_above(
@@ -288,8 +288,8 @@ def _documented_above(
     """The methods that a class has documented by what it derives from, or by a protocol it fulfils as a whole."""
     mine = _methods(owner).keys()
     above = [classes[_name(base)] for base in owner.bases if _name(base) in classes]
-    above += [each for each in protocols if each is not owner and _methods(each).keys() <= mine]
-    return {name for each in above for name, node in _methods(each).items() if ast.get_docstring(node)}
+    above += [protocol for protocol in protocols if protocol is not owner and _methods(protocol).keys() <= mine]
+    return {name for item in above for name, node in _methods(item).items() if ast.get_docstring(node)}
 
 
 def _methods(owner: ast.ClassDef) -> dict[str, ast.AST]:
@@ -331,7 +331,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def unused_modules(package: Iterable[Source], others: Iterable[Source]) -> Iterator[str]:
-    """Modules that nobody imports. What is shipped for tests may be imported by tests alone."""
+    """Modules that are never imported. Shipped test tools may be imported by tests alone."""
     package = list(package)
     by_name = {source.module: source for source in package}
     used = {name for source in package for name in _modules_used(source)}
@@ -340,7 +340,7 @@ def unused_modules(package: Iterable[Source], others: Iterable[Source]) -> Itera
         tested = name.startswith("holdfast.testing.") and name in used_in_tests
         if name in used or tested or name in ENTRY_POINTS | FOUNDATIONS or source.path.endswith("__init__.py"):
             continue
-        yield f"{source.path}: nobody imports it: use it or remove it"
+        yield f"{source.path}: it is never imported: use it or remove it"
 
 
 def _modules_used(source: Source) -> set[str]:
@@ -353,7 +353,7 @@ def _modules_used(source: Source) -> set[str]:
 
 
 LOADS_BY_NAME = {"holdfast.drivers.join", "holdfast.cli.commands"}
-"""They load what lies beside them by the names in their tables."""
+"""They import modules beside them by the names in their tables."""
 
 
 def public_modules(package: Iterable[Source]) -> list[Source]:
@@ -379,8 +379,8 @@ def machine_traces(path: str, text: str) -> Iterator[str]:
     """Paths of one machine, and hosts of package registries."""
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, what in ((_MACHINE, "a path of one machine"), (_REGISTRY, "the host of a registry")):
-            if found := pattern.search(line):
-                yield f"{path}:{number}: {what}: {found[0]!r}: leave it out"
+            if actual := pattern.search(line):
+                yield f"{path}:{number}: {what}: {actual[0]!r}: leave it out"
 
 
 _FENCE = re.compile(r"^(```|~~~)")
@@ -399,7 +399,7 @@ def titles(path: str, text: str) -> Iterator[str]:
 
 
 TABLES_FROM_ABOVE = {
-    ("workspace/retention_rules.sql", "retention_holds"): "a hold is seen by whoever removes a snapshot or a session",
+    ("workspace/retention_rules.sql", "retention_holds"): "the removal of a snapshot or a session checks for holds",
     ("workspace/retention_rules.sql", "server_settings"): "how many snapshots a run keeps may be set for all tenants",
 }
 
@@ -407,7 +407,7 @@ TABLES_FROM_ABOVE = {
 def store_layers() -> list[list[str]]:
     """The layers inside ``stores/`` that import-linter enforces, the highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["holdfast.stores"])
+    (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == ["holdfast.stores"])
     return [[name.strip() for name in layer.split("|")] for layer in layers]
 
 

@@ -36,14 +36,14 @@ def page() -> str:
 def _groups(described: dict[str, Any]) -> Iterator[str]:
     for tag in described["tags"]:
         yield f"## {tag['name']}\n\n{tag['description']}\n"
-        inside = [each for each in OPERATIONS if each.tag == tag["name"]]
+        inside = [operation for operation in OPERATIONS if operation.tag == tag["name"]]
         yield "| method | path | scope | what it does |\n| --- | --- | --- | --- |"
-        for each in inside:
-            summary = described["paths"][each.path][each.method.lower()]["summary"]
-            yield f"| {each.method} | `{each.path}` | {each.need} | {summary} |"
+        for item in inside:
+            summary = described["paths"][item.path][item.method.lower()]["summary"]
+            yield f"| {item.method} | `{item.path}` | {item.need} | {summary} |"
         yield ""
-        for each in inside:
-            yield from _details(each, described)
+        for item in inside:
+            yield from _details(item, described)
 
 
 def _details(each: Operation, described: dict[str, Any]) -> Iterator[str]:

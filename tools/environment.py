@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
-OLDEST = (3, 11)
+MIN_SQLITE_VERSION = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
 """Environments in .venv, each with those it covers: what tests need includes what running needs."""
 IN_CACHE = (
@@ -40,9 +40,9 @@ IN_CACHE = (
 
 
 def main() -> int:
-    if sys.version_info < OLDEST:
-        found = ".".join(map(str, sys.version_info[:3]))
-        return _fail(f"Holdfast needs Python 3.11 or newer and this is {found}: try `make PYTHON=python3.12 ...`")
+    if sys.version_info < MIN_SQLITE_VERSION:
+        result = ".".join(map(str, sys.version_info[:3]))
+        return _fail(f"Holdfast needs Python 3.11 or newer and this is {result}: try `make PYTHON=python3.12 ...`")
     name = sys.argv[1] if len(sys.argv) == 2 else ""
     if name not in IN_TREE and name not in IN_CACHE:
         return _fail(f"which environment? one of: {', '.join([*IN_TREE, *IN_CACHE])}")
@@ -76,8 +76,8 @@ def is_ready(folder: Path, name: str) -> bool:
 
 
 def fingerprint(name: str) -> str:
-    """What an environment is made from: the locks, the interpreter, and, in the tree, the package and where it lies."""
-    parts = [(LOCKS / f"{each}.txt").read_bytes() for each in (name, "build", "installer")]
+    """The inputs of an environment: the locks, the interpreter and, in the tree, the package and its path."""
+    parts = [(LOCKS / f"{item}.txt").read_bytes() for item in (name, "build", "installer")]
     parts.append(sys.version.encode())
     if name in IN_TREE:
         parts += [(ROOT / "pyproject.toml").read_bytes(), str(ROOT).encode()]
@@ -102,7 +102,7 @@ def _build(folder: Path, name: str) -> None:
         required = ["--require-hashes"] if hashes else []
         uv = [python.with_name("uv"), "pip", "install", "--quiet", "--python", python, *required, *what]
         if not (quick and _try(uv)):
-            _run([*pip, *(each for each in _PIP if hashes or each != "--require-hashes"), *what])
+            _run([*pip, *(item for item in _PIP if hashes or item != "--require-hashes"), *what])
 
     install(["-r", LOCKS / f"{name}.txt"])
     if name in IN_TREE:
@@ -127,16 +127,16 @@ def _is_this_python(python: Path) -> bool:
     """Whether an environment is there and has the same Python as the one that runs this."""
     if not python.exists():
         return False
-    said = subprocess.run([python, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
-    return said.stdout.strip() == sys.version.strip()
+    output = subprocess.run([python, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
+    return output.stdout.strip() == sys.version.strip()
 
 
 def _try(command: list, *, quiet: bool = False) -> bool:
-    """Whether a command works; what it has to say is shown only when it does not."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode and not quiet:
-        _say(done.stdout.rstrip())
-    return done.returncode == 0
+    """Return whether a command succeeds; its output is shown only if it fails."""
+    completed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if completed.returncode and not quiet:
+        _say(completed.stdout.rstrip())
+    return completed.returncode == 0
 
 
 def _run(command: list) -> None:
@@ -145,12 +145,12 @@ def _run(command: list) -> None:
 
 def ensure_programs() -> None:
     """Install what the tests need beside Python, where that is possible; the tests say so when something is missing."""
-    wanted = {"pgbouncer": "pgbouncer"}
+    expected = {"pgbouncer": "pgbouncer"}
     if sys.version_info >= (3, 13) or sys.platform != "linux":
-        wanted["redis"] = "redis-server"  # elsewhere a Python package brings it
+        expected["redis"] = "redis-server"  # elsewhere a Python package brings it
     beside = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     left_out = os.environ.get("HOLDFAST_WITHOUT", "").split(",")
-    for name, program in wanted.items():
+    for name, program in expected.items():
         if name in left_out or shutil.which(program, path=beside):
             continue
         if not _install_program(program):
@@ -165,8 +165,8 @@ def _install_program(program: str) -> bool:
     surroundings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     install = ["apt-get", "install", "--yes", "--no-install-recommends", "-qq", program]
     for command in (install, ["apt-get", "update", "-qq"], install):
-        done = subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if done.returncode == 0 and command is install:
+        completed = subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if completed.returncode == 0 and command is install:
             return True
     return False
 

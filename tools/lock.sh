@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write requirements/*.txt anew. Pinned, hashed, for every platform and Python 3.11 to 3.14; no index and no path in them.
+# Regenerate requirements/*.txt. Pinned, hashed, for every platform and Python 3.11 to 3.14; no index and no path in them.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ lock installer requirements/installer.in "$@"
 lock build requirements/build.in "$@"
 # What the image is made of: everything that an option of the server needs.
 lock run pyproject.toml --extra server --extra postgres --extra packs --extra erasure --extra encryption "$@"
-# The same versions everywhere: what is run is what is tested and measured.
+# The same versions everywhere: the tested and measured versions are those that run.
 lock test pyproject.toml requirements/test.in --extra all --constraint requirements/run.txt "$@"
 lock bench pyproject.toml requirements/bench.in --extra all --constraint requirements/run.txt "$@"
 lock bench-adk requirements/bench-adk.in "$@"

@@ -1,4 +1,4 @@
-"""``python -m holdfast`` is the command line."""
+"""Run the command line with ``python -m holdfast``."""
 
 from .cli import main
 

@@ -1,7 +1,7 @@
-"""Where a database is: ``agents.db``, ``sqlite:///agents.db``, ``:memory:`` or ``postgresql://...``.
+"""Database addresses: ``agents.db``, ``sqlite:///agents.db``, ``:memory:`` or ``postgresql://...``.
 
-An address can hold a password, and one that is not well formed can hold it anywhere. So it is taken apart here, before a driver
-sees it, and what is said about it names nothing of it.
+An address can contain a password, and in a malformed address the password can be anywhere. Addresses are therefore parsed here,
+before a driver sees them, and no error message quotes any part of one.
 """
 
 from __future__ import annotations
@@ -16,85 +16,90 @@ from msgspec import Struct
 from .errors import InvalidInput, Unavailable
 
 Library = Literal["apsw", "stdlib"]
-"""The SQLite library that opens a file: apsw's own, or the one of the standard library's ``sqlite3``."""
+"""The SQLite library that opens a file: the one bundled with apsw, or the one of the standard library's ``sqlite3``."""
 
 
-_NOT_WELL_FORMED = (
-    "this address of PostgreSQL is not well formed: write postgresql://user:password@host:port/database, and percent-encode the "
-    "password (urllib.parse.quote(password, safe='')); it is not shown here, because there may be one in it"
+_MALFORMED = (
+    "this PostgreSQL address is malformed: write postgresql://user:password@host:port/database, and percent-encode the "
+    "password (urllib.parse.quote(password, safe='')); the address is not shown, because it may contain a password"
 )
 _POSTGRES = ("postgresql", "postgres")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
-_NEVER_BARE = re.compile(r"[\s\x00-\x1f\x7f#]|%(?![0-9a-fA-F]{2})|%00")
-"""What is in no address as it is: drivers either refuse it, and repeat it, or each take it for something else."""
+_MUST_BE_ENCODED = re.compile(r"[\s\x00-\x1f\x7f#]|%(?![0-9a-fA-F]{2})|%00")
+"""Characters that an address may only contain percent-encoded: drivers reject them with an error that quotes the address, or
+disagree on their meaning."""
 _HOST = re.compile(r"(?:[^:@\[\]]*|\[[^\[\]]+\])(?::([0-9]*))?")
 _MAX_PORT = 65_535
 _KEYWORDS = re.compile(r"(?:^|\s)password\s*=")
 
 
 class Address(Struct, frozen=True):
-    """A database, before it is opened."""
+    """The parsed address of a database."""
 
     engine: Literal["sqlite", "postgres"]
     place: str
     read_only: bool = False
     library: Library = "apsw"
-    """Which SQLite opens it."""
+    """The SQLite library that opens the file."""
 
 
 def parse(url: object, *, library: Library | None = None) -> Address:
-    """What a string stands for; a SQLite ``library`` given here goes before one in the string.
+    """Parse an address. The argument ``library`` takes precedence over the option in the address.
 
     Raises:
-        InvalidInput: nothing we can open.
+        InvalidInput: the address is malformed or of an unknown kind.
     """
     if isinstance(url, bytes) or (url and not isinstance(url, (str, os.PathLike))):
-        raise InvalidInput(f"a database is given as text or as a path, not as {type(url).__name__}")
+        raise InvalidInput(f"a database address must be a str or a path, not {type(url).__name__}", field="url")
     text = str(url) if url else ""
     if not text:
-        raise InvalidInput("no database: give a path, sqlite:///path, ':memory:' or postgresql://...")
+        raise InvalidInput(
+            "the database address is empty: use a path, sqlite:///path, ':memory:' or postgresql://...", field="url"
+        )
     if "\0" in text or not _is_unicode(text):
-        raise InvalidInput("an address has no NUL in it, and nothing that is no Unicode")
+        raise InvalidInput("the database address contains a NUL character or invalid Unicode", field="url")
     scheme = text.partition("://")[0].lower() if "://" in text else ""
     if scheme in _POSTGRES:
         if not _is_well_formed(text):
-            raise InvalidInput(_NOT_WELL_FORMED)
+            raise InvalidInput(_MALFORMED, field="url")
         return Address("postgres", text)
     if scheme == "sqlite":
         return _sqlite(text, library)
-    if scheme or _is_meant_otherwise(text):
-        said = f"{scheme}: " if _SCHEME.fullmatch(scheme) else ""
-        raise InvalidInput(f"{said}only a path, sqlite:///path and postgresql://... are understood")
+    if scheme or _is_not_a_path(text):
+        prefix = f"scheme {scheme!r} is not supported: " if _SCHEME.fullmatch(scheme) else ""
+        raise InvalidInput(f"{prefix}the database must be a path, sqlite:///path or postgresql://...", field="url")
     return Address("sqlite", text, library=library or "apsw")
 
 
 def is_in_memory(url: str) -> bool:
-    """Whether an address is that of a database in memory, which has one connection and cannot be opened a second time.
+    """Return whether the address is ``:memory:``. Such a database has one connection and cannot be opened a second time.
 
     Raises:
-        InvalidInput: nothing we can open.
+        InvalidInput: the address is malformed or of an unknown kind.
     """
-    where = parse(url)
-    return where.engine == "sqlite" and where.place == ":memory:"
+    address = parse(url)
+    return address.engine == "sqlite" and address.place == ":memory:"
 
 
-def check_there(url: str) -> None:
-    """Look whether there is a database to open, for those who want none to be made. PostgreSQL answers for itself.
+def check_exists(url: str) -> None:
+    """Check that a SQLite file exists, for callers that must not create one. A PostgreSQL server is not contacted.
 
     Raises:
-        InvalidInput: nothing we can open.
-        Unavailable: a SQLite file that is not there.
+        InvalidInput: the address is malformed or of an unknown kind.
+        Unavailable: the SQLite file does not exist.
     """
-    where = parse(url)
-    is_file = where.engine == "sqlite" and not where.place.startswith((":memory:", "file:"))
-    if is_file and not os.path.exists(where.place):
-        raise Unavailable(f"there is no database {where.place}: `holdfast serve` and `holdfast migrate up` make one")
+    address = parse(url)
+    is_file = address.engine == "sqlite" and not address.place.startswith((":memory:", "file:"))
+    if is_file and not os.path.exists(address.place):
+        raise Unavailable(
+            f"database {address.place} does not exist: create it with `holdfast serve` or `holdfast migrate up`"
+        )
 
 
-def shown(url: str) -> str:
-    """A database as it may be shown: without the user, the password and the options, which can hold one too."""
+def redacted(url: str) -> str:
+    """Return an address that is safe to print: without the user, the password and the options, which can contain one too."""
     if "://" not in url:
-        return "..." if _is_meant_otherwise(url) else url
+        return "..." if _is_not_a_path(url) else url
     scheme, _, rest = url.partition("://")
     if scheme.lower() == "sqlite" and rest[:1] in ("", "/", "?"):
         return f"{scheme}://{re.split('[?#]', rest)[0]}"
@@ -103,30 +108,30 @@ def shown(url: str) -> str:
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
 
-def _is_meant_otherwise(text: str) -> bool:
-    """Whether a text without ``://`` is no path: half an address, or the words that PostgreSQL's own library takes."""
+def _is_not_a_path(text: str) -> bool:
+    """Whether a text without ``://`` is an incomplete URL or a libpq connection string (``host=... password=...``)."""
     return text.lower().startswith(("postgresql:", "postgres:", "sqlite:")) or bool(_KEYWORDS.search(text))
 
 
 def _is_well_formed(text: str) -> bool:
-    """Whether every driver will take an address of PostgreSQL apart in the same way, at the same places."""
-    if _NEVER_BARE.search(text):
+    """Whether every driver parses this PostgreSQL address in the same way."""
+    if _MUST_BE_ENCODED.search(text):
         return False
     try:
         parts = urlsplit(text)
     except ValueError:
         return False
-    who, _, hosts = parts.netloc.rpartition("@")
-    if "@" in f"{who}{parts.path}{parts.query}" or "[" in who or "]" in who:
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    if "@" in f"{credentials}{parts.path}{parts.query}" or "[" in credentials or "]" in credentials:
         return False
-    if parts.query and not all("=" in each for each in parts.query.split("&")):
+    if parts.query and not all("=" in option for option in parts.query.split("&")):
         return False
-    return all(_is_host(each) for each in hosts.split(","))
+    return all(_is_host(host) for host in hosts.split(","))
 
 
 def _is_host(text: str) -> bool:
-    found = _HOST.fullmatch(text)
-    return found is not None and int(found[1] or 0) <= _MAX_PORT
+    match = _HOST.fullmatch(text)
+    return match is not None and int(match[1] or 0) <= _MAX_PORT
 
 
 def _is_unicode(text: str) -> bool:
@@ -140,13 +145,13 @@ def _is_unicode(text: str) -> bool:
 def _sqlite(text: str, library: Library | None) -> Address:
     parts = urlsplit(text)
     if "#" in text:
-        raise InvalidInput("a # in a SQLite address is written %23; as a plain path it can stay as it is")
+        raise InvalidInput("write # as %23 in a sqlite:/// address, or pass a plain path", field="url")
     if parts.netloc:
-        raise InvalidInput("a SQLite path comes after three slashes: sqlite:///path")
+        raise InvalidInput("a SQLite path follows three slashes: sqlite:///path", field="url")
     options = parse_qs(parts.query)
     mode = options.pop("mode", ["rwc"])[0]
-    named = options.pop("library", ["apsw"])[0]
-    if options or mode not in ("ro", "rwc") or named not in get_args(Library):
-        raise InvalidInput("the only options of a SQLite file are mode=ro and library=stdlib")
+    library_option = options.pop("library", ["apsw"])[0]
+    if options or mode not in ("ro", "rwc") or library_option not in get_args(Library):
+        raise InvalidInput("a SQLite address accepts only the options mode=ro and library=stdlib", field="url")
     path = unquote(parts.path.removeprefix("/")) or ":memory:"
-    return Address("sqlite", path, read_only=mode == "ro", library=library or cast(Library, named))
+    return Address("sqlite", path, read_only=mode == "ro", library=library or cast(Library, library_option))

@@ -1,8 +1,8 @@
-"""What a server does beside answering: a short list of periodic jobs.
+"""Periodic background jobs of a server.
 
-Several servers may run on one database. Jobs that need to be done by only one of them are done by the leader: the process that
-holds a lease in the database and renews it. If it dies, another takes over when the lease has lapsed. Leading only saves work:
-what a job does is safe with two leaders, because sweeps have epochs and requests are carried out at least once.
+Several servers may run on one database. Jobs that only one of them needs to run are run by the leader: the process that holds
+a lease in the database and renews it. If the leader dies, another process takes over when the lease has expired. Leadership
+only avoids duplicate work. Every job is safe with two leaders, because sweeps have epochs and erasures run at least once.
 
 To add a job, add it to ``jobs_of``.
 """
@@ -21,34 +21,34 @@ from .erasure.consumer import EVENT, ErasureConsumer
 from .errors import HoldfastError
 from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
-from .loop.loop import this_process
+from .loop.loop import process_name
 from .retention_worker import EVERY_S, RetentionWorker, describe
 
 LEASE_S = 60
 """Seconds after its last renewal until another process may lead."""
 RENEWALS = 3
-"""How often a lease is renewed while it lasts."""
+"""How often the lease is renewed within ``LEASE_S``."""
 ERASURES_EVERY_S = 5.0
-"""Seconds between two looks for requests to be erased, in the stream and in the database."""
+"""Seconds between two polls for erasure requests, in the stream and in the database."""
 
 log = logging.getLogger("holdfast.background")
 
 
 class BackgroundOptions(Struct, frozen=True, kw_only=True):
-    """What a server does beside answering."""
+    """Which background jobs a server runs, and how often."""
 
     retention_every_s: float = EVERY_S
-    """Seconds between two sweeps of a tenant; 0 for none."""
+    """Seconds between two sweeps of a tenant; 0 disables sweeps."""
     erasures_every_s: float = ERASURES_EVERY_S
-    """Seconds between two looks for requests to be erased; 0 for none."""
+    """Seconds between two polls for erasure requests; 0 disables them."""
     redis_url: str | None = None
-    """A Redis whose stream says who is to be erased; without it, only what is requested by other ways is carried out."""
+    """The Redis with the stream of erasure requests. Without it, only requests made through other channels are carried out."""
     stream: str = ERASURE_STREAM
     event: str = EVENT
 
 
-class Job(Struct, frozen=True):
-    """Something to do again and again."""
+class PeriodicJob(Struct, frozen=True):
+    """A job that is repeated at an interval."""
 
     name: str
     every_s: float
@@ -57,11 +57,11 @@ class Job(Struct, frozen=True):
 
 
 class Background:
-    """Does periodic jobs until it is stopped.
+    """Runs periodic jobs until it is stopped.
 
     Args:
-        hf: where the processes meet.
-        jobs: what to do.
+        hf: the database that all processes share.
+        jobs: the jobs to run.
         holder: the name of this process.
         lease_s: seconds after its last renewal until another process may lead.
     """
@@ -69,7 +69,7 @@ class Background:
     def __init__(
         self,
         hf: AsyncHoldfast,
-        jobs: Sequence[Job],
+        jobs: Sequence[PeriodicJob],
         *,
         holder: str | None = None,
         lease_s: int = LEASE_S,
@@ -77,23 +77,23 @@ class Background:
     ) -> None:
         self._hf, self._jobs, self._lease_s = hf, jobs, lease_s
         self._ids = ids or RandomIds()
-        self.holder = holder or f"{this_process()}:{self._ids.new()[-6:]}"
+        self.holder = holder or f"{process_name()}:{self._ids.new()[-6:]}"
         self._leads = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process does the jobs of the leader."""
+        """Whether this process is the leader."""
         return self._leads.is_set()
 
     def start(self) -> None:
-        """Begin with the jobs, in tasks of the running event loop."""
+        """Start the jobs as tasks of the running event loop."""
         self._tasks = [asyncio.create_task(self._repeat(job), name=f"holdfast {job.name}") for job in self._jobs]
         if any(job.leader_only for job in self._jobs):
             self._tasks.append(asyncio.create_task(self._lead(), name="holdfast leader"))
 
     async def stop(self) -> None:
-        """Stop every job where it is, and let another process lead at once."""
+        """Cancel every job and give up leadership, so that another process can lead at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -104,65 +104,65 @@ class Background:
                 await self._hf.server_settings.resign(self.holder)
 
     async def _lead(self) -> None:
-        """Lead, or wait until the leader is gone."""
+        """Acquire and renew leadership, or wait until the leader is gone."""
         while True:
             try:
                 leads = await self._hf.server_settings.lead(self.holder, lease_s=self._lease_s)
             except HoldfastError as error:
-                log.debug("%s cannot lead now: %s", self.holder, error)
+                log.debug("%s could not acquire or renew leadership: %s", self.holder, error)
                 leads = False
             if leads and not self.is_leader:
-                log.info("%s leads", self.holder)
+                log.info("%s became the leader", self.holder)
                 self._leads.set()
             elif not leads and self.is_leader:
-                log.info("%s leads no longer", self.holder)
+                log.info("%s is no longer the leader", self.holder)
                 self._leads.clear()
             await asyncio.sleep(self._lease_s / RENEWALS)
 
-    async def _repeat(self, job: Job) -> None:
+    async def _repeat(self, job: PeriodicJob) -> None:
         while True:
             if job.leader_only:
                 await self._leads.wait()
             try:
                 await job.work()
-            except Exception as error:  # whatever it was, the next turn may do better, and other jobs go on
-                log.warning("%s failed: %s: %s", job.name, type(error).__name__, error)
+            except Exception as error:  # a failed job is retried at the next interval and does not stop other jobs
+                log.warning("job %s failed: %s: %s", job.name, type(error).__name__, error)
             jitter = int(self._ids.new()[-6:], 16) / 0xFFFFFF
             await asyncio.sleep(job.every_s * (1 + jitter / 2))
 
 
 @asynccontextmanager
 async def background(hf: AsyncHoldfast, options: BackgroundOptions | None) -> AsyncIterator[Background | None]:
-    """Do the jobs of a server while the block lasts; without options, none.
+    """Run the background jobs of a server while the block lasts; without options, run none.
 
     Raises:
-        InvalidInput: a Redis is named and the package ``redis`` is not installed, or does not understand the address.
+        InvalidInput: a Redis is configured, and the package ``redis`` is not installed or cannot parse the address.
     """
     if options is None:
         yield None
         return
     jobs, close = jobs_of(hf, options)
-    doing = Background(hf, jobs)
-    doing.start()
+    runner = Background(hf, jobs)
+    runner.start()
     try:
-        yield doing
+        yield runner
     finally:
-        await doing.stop()
+        await runner.stop()
         await close()
 
 
-def jobs_of(hf: AsyncHoldfast, options: BackgroundOptions) -> tuple[list[Job], Callable[[], Awaitable[None]]]:
-    """The jobs of a server, and what to call when they are over."""
+def jobs_of(hf: AsyncHoldfast, options: BackgroundOptions) -> tuple[list[PeriodicJob], Callable[[], Awaitable[None]]]:
+    """Return the jobs of a server, and a function that releases their resources afterwards."""
     consumer = ErasureConsumer(hf, options.redis_url, stream=options.stream, event=options.event)
     jobs = []
     if options.erasures_every_s:
-        jobs.append(Job("erasures", options.erasures_every_s, consumer.once))
+        jobs.append(PeriodicJob("erasures", options.erasures_every_s, consumer.once))
     if options.retention_every_s:
         worker = RetentionWorker(hf, every_s=options.retention_every_s)
 
         async def sweep() -> None:
-            done = await worker.round(idle_s=int(options.retention_every_s / 2))
-            log.info("%s: %s", worker.holder, describe(done))
+            totals = await worker.round(idle_s=int(options.retention_every_s / 2))
+            log.info("%s: %s", worker.holder, describe(totals))
 
-        jobs.append(Job("retention", options.retention_every_s, sweep))
+        jobs.append(PeriodicJob("retention", options.retention_every_s, sweep))
     return jobs, consumer.close

@@ -1,8 +1,8 @@
-"""The file of a bundle: lines of JSON, compressed, with their number and digest at the end.
+"""The file format of bundles: lines of JSON, compressed, with the row counts and a digest at the end.
 
-A bundle can be anybody's. What it unpacks to must be in proportion to its size, because a few kilobytes could otherwise keep an
-import busy for hours. An export keeps to that by itself: where rows repeat so much that they compress better, it adds frames
-that a reader of zstd skips.
+Bundles are untrusted input. The decompressed size must be in proportion to the size of the file, because a few kilobytes could
+otherwise keep an import busy for hours. Exports respect that ratio: where rows are so repetitive that they compress better, the
+writer adds skippable zstd frames as padding.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ from .new_file import NewFile
 
 FORMAT = 1
 RATIO = 200
-"""How many times its own size a bundle may unpack to."""
+"""Maximum ratio of the decompressed size to the size of the file."""
 FREE_BYTES = 1024 * 1024
-"""Bytes that a bundle may unpack to however small it is."""
+"""Decompressed bytes that are allowed regardless of the size of the file."""
 CHUNK = 1024 * 1024
 MAX_LINE = 256 * 1024 * 1024
-_SKIPPED = b"\x50\x2a\x4d\x18"
-"""How a frame begins that readers of zstd skip."""
-_NO_LINE = (ValueError, KeyError, TypeError, AttributeError)
-"""What reading something else than was written comes to."""
+_SKIPPABLE = b"\x50\x2a\x4d\x18"
+"""Magic number of a skippable zstd frame."""
+_MALFORMED_LINE = (ValueError, KeyError, TypeError, AttributeError)
+"""Errors raised by processing a line that has an unexpected structure."""
 
 
-class End(Struct, frozen=True):
-    """The end of a bundle that is what it says: its first line, and how many rows each table has."""
+class BundleEnd(Struct, frozen=True):
+    """The verified end of a bundle: the header line, and the number of rows of each table."""
 
     head: dict[str, Any]
     rows: dict[str, int]
 
 
-class Padded:
-    """What an export writes through: compressed, and padded where it compresses better than an import believes."""
+class PaddedWriter:
+    """Compresses an export, and pads the file where the data compresses better than an import accepts."""
 
     def __init__(self, file: BinaryIO, out: Any) -> None:
         self._file, self._out = file, out
-        self._given = self._looked = 0
+        self._written = self._checked = 0
 
     def write(self, data: bytes) -> None:
-        """The next bytes."""
+        """Write the next bytes."""
         self._out.write(data)
-        self._given += len(data)
-        if self._given - self._looked >= CHUNK:
-            self._looked = self._given
+        self._written += len(data)
+        if self._written - self._checked >= CHUNK:
+            self._checked = self._written
             if self._missing() > 0:
                 self.pad()
 
     def pad(self) -> None:
-        """End a frame, and let one follow that is skipped, as long as is missing."""
+        """End the current frame, and add a skippable frame of the missing size."""
         self._out.flush(zstandard.FLUSH_FRAME)
         missing = self._missing()
         if missing > 0:
-            self._file.write(_SKIPPED + missing.to_bytes(4, "little") + bytes(missing))
+            self._file.write(_SKIPPABLE + missing.to_bytes(4, "little") + bytes(missing))
 
     def _missing(self) -> int:
-        """Bytes by which the file is too short. Half of the ratio is left for what is buffered on the way."""
-        return (self._given - FREE_BYTES // 2) // (RATIO // 2) - self._file.tell()
+        """Return by how many bytes the file is too short. Half of the ratio is a margin for buffered data."""
+        return (self._written - FREE_BYTES // 2) // (RATIO // 2) - self._file.tell()
 
 
 @contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[Callable[[Any], None]]:
-    """A file of lines that ends with what is in it; not there if something goes wrong."""
+def line_writer(path: str | os.PathLike[str]) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that writes one line to a new bundle. The file appears when the block succeeds, ended by its digest."""
     new = NewFile(path)
     digest, rows = blake3(), dict[str, int]()
     table = ""
     try:
         with zstandard.ZstdCompressor(level=6).stream_writer(new.file, closefd=False) as out:
-            padded = Padded(new.file, out)
+            writer = PaddedWriter(new.file, out)
 
             def write(line: Any) -> None:
                 nonlocal table
@@ -88,51 +88,51 @@ def written(path: str | os.PathLike[str]) -> Iterator[Callable[[Any], None]]:
                     rows[table] += 1
                 data = msgspec.json.encode(line) + b"\n"
                 digest.update(data)
-                padded.write(data)
+                writer.write(data)
 
             yield write
-            padded.write(msgspec.json.encode({"rows": rows, "digest": digest.hexdigest()}) + b"\n")
-            padded.pad()
+            writer.write(msgspec.json.encode({"rows": rows, "digest": digest.hexdigest()}) + b"\n")
+            writer.pad()
         new.finish()
     finally:
         new.discard()
 
 
 def read(file: str | os.PathLike[str]) -> Iterator[Any]:
-    """The lines of a bundle after its first, checked as they come; last of all an ``End``.
+    """Yield the lines of a bundle after the header, verifying them on the way, and finally a ``BundleEnd``.
 
     Raises:
-        NotFound: there is no such file.
-        Corrupt: it is not a bundle, not whole, or not what was written.
-        LimitExceeded: it unpacks to far more than any export.
+        NotFound: the file does not exist.
+        Corrupt: the file is not a bundle, is incomplete, or was modified.
+        LimitExceeded: the file decompresses to far more than any export would.
     """
     try:
         with open(file, "rb") as raw:
-            yield from _checked(_decompressed(raw))
+            yield from _verify(_decompress(raw))
     except FileNotFoundError:
-        raise NotFound(f"there is no file {os.fspath(file)}") from None
-    except (zstandard.ZstdError, msgspec.DecodeError, RecursionError, *_NO_LINE) as error:
-        raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {_in_words(error)}") from error
+        raise NotFound(f"file {os.fspath(file)} does not exist", noun="file", key=os.fspath(file)) from None
+    except (zstandard.ZstdError, msgspec.DecodeError, RecursionError, *_MALFORMED_LINE) as error:
+        raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: {_reason(error)}") from error
 
 
 class _Damaged(ValueError):
-    """Something else than was written, in words."""
+    """A part of the bundle is not as an export writes it. The message is the reason that ``Corrupt`` states."""
 
 
-def _in_words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, _Damaged):
         return str(error)
     if isinstance(error, zstandard.ZstdError):
         return "it cannot be decompressed"
     is_json = not isinstance(error, (msgspec.DecodeError, RecursionError, UnicodeDecodeError))
-    return "a line of it is not one of a bundle" if is_json else "a line of it is no JSON"
+    return "a line has an unexpected structure" if is_json else "a line is not valid JSON"
 
 
-def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
+def _verify(lines: Iterator[bytes]) -> Iterator[Any]:
     digest, rows = blake3(), dict[str, int]()
     head = msgspec.json.decode(first := next(lines, b"{}"))
     if not isinstance(head, dict) or head.get("holdfast_bundle") != FORMAT:
-        raise _Damaged("it does not begin as a bundle of this format does")
+        raise _Damaged(f"the header of bundle format {FORMAT} is missing")
     digest.update(first + b"\n")
     table = ""
     for data in lines:
@@ -141,10 +141,10 @@ def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
             if line["rows"] != rows or not hmac.compare_digest(
                 str(line["digest"]).encode(), digest.hexdigest().encode()
             ):
-                raise _Damaged("its digest or its numbers of rows are not those of what is in it")
+                raise _Damaged("the digest or the row counts do not match the content")
             if next(lines, None) is not None:
-                raise _Damaged("something follows after its end")
-            yield End(head, rows)
+                raise _Damaged("there is data after the end")
+            yield BundleEnd(head, rows)
             return
         digest.update(data + b"\n")
         if isinstance(line, dict):
@@ -153,30 +153,32 @@ def _checked(lines: Iterator[bytes]) -> Iterator[Any]:
         else:
             rows[table] += 1
         yield line
-    raise _Damaged("its end is missing")
+    raise _Damaged("the end is missing")
 
 
-class _Counted:
-    """A bundle as it is read, as long as what it unpacks to is in proportion."""
+class _RatioReader:
+    """Reads a bundle and enforces the ratio of the decompressed size to the bytes read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._taken = self._given = 0
+        self._read = self._decompressed = 0
 
     def read(self, size: int = -1) -> bytes:
-        found = self._file.read(size)
-        self._taken += len(found)
-        return found
+        data = self._file.read(size)
+        self._read += len(data)
+        return data
 
-    def count(self, given: int) -> None:
-        self._given += given
-        if self._given > FREE_BYTES + RATIO * self._taken:
-            raise LimitExceeded(f"the bundle unpacks to more than {RATIO:,} times its size, which no export does")
+    def count(self, decompressed: int) -> None:
+        self._decompressed += decompressed
+        if self._decompressed > FREE_BYTES + RATIO * self._read:
+            message = f"the bundle decompresses to more than {RATIO:,} times its size, which no export does"
+            raise LimitExceeded(message, limit="bundle_ratio", maximum=RATIO)
 
 
-def _decompressed(raw: BinaryIO) -> Iterator[bytes]:
-    source = _Counted(raw)
-    begun: list[bytes] = []  # a line that goes on in the next chunk; joined once, however many chunks it has
+def _decompress(raw: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a compressed file."""
+    source = _RatioReader(raw)
+    begun: list[bytes] = []  # the parts of a line that spans several chunks; they are joined once
     length = 0
     reader: Any = zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True)  # type: ignore[arg-type]
     while chunk := reader.read(CHUNK):
@@ -185,10 +187,10 @@ def _decompressed(raw: BinaryIO) -> Iterator[bytes]:
         begun.append(first)
         length += len(first)
         if length > MAX_LINE:
-            raise _Damaged("it has a line without end")
+            raise _Damaged(f"a line is longer than {MAX_LINE:,} bytes")
         if more:
             yield b"".join(begun)
             yield from more[:-1]
             begun, length = [more[-1]], len(more[-1])
     if length:
-        raise _Damaged("it is cut off in the middle of a line")
+        raise _Damaged("it ends in the middle of a line")

@@ -1,15 +1,15 @@
-"""A tenant as one file, to keep or to bring into another database, on either engine.
+"""Export a tenant to one file, the bundle, and import it into another database, on either engine.
 
 A bundle is lines of JSON, compressed with zstd:
 
-* the first says what it is: ``{"holdfast_bundle": 1, "tenant": ..., "release": ..., "schema": ..., "created_at": ...}``;
-* then each table: ``{"table": ..., "columns": [...], "types": [...]}``, and a line ``[...]`` for each of its rows. Times are
-  microseconds since 1970, JSON is text, bytes are hexadecimal, booleans are 0 and 1, as SQLite keeps them;
-* the last: ``{"rows": {...}, "digest": ...}``, how many rows each table has, and the BLAKE3 of all bytes before it.
+* the header: ``{"holdfast_bundle": 1, "tenant": ..., "release": ..., "schema": ..., "created_at": ...}``;
+* for each table ``{"table": ..., "columns": [...], "types": [...]}``, followed by a line ``[...]`` for each row. Times are
+  microseconds since 1970, JSON is text, bytes are hexadecimal, booleans are 0 and 1, as SQLite stores them;
+* the end: ``{"rows": {...}, "digest": ...}``, the number of rows of each table and the BLAKE3 digest of all preceding bytes.
 
-``bundle_lines`` writes and reads that. A bundle holds everything of the tenant but API keys, which belong to a server, secrets,
-which are null in it, and the index over words, which is made anew by the next search. Bodies that lie in packs come along in the
-rows. An import is one transaction: whole or absent, and only after the whole bundle was checked::
+``bundle_format`` writes and reads that. A bundle contains all data of the tenant except API keys, which belong to a server,
+secrets, which are null, and the search index, which the next search rebuilds. Bodies that are stored in packs are included in
+the rows. An import is one transaction, and starts only after the whole bundle was verified::
 
     from holdfast.bundles import export_tenant, import_tenant
 
@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from . import address, bundle_format
-from .bundle_format import End
+from .bundle_format import BundleEnd
 from .clock import SystemClock, from_us
 from .core import objects as bodies
 from .core import text
@@ -88,7 +88,7 @@ Progress = Callable[[str, int], None]
 
 
 class Bundle(Struct, frozen=True):
-    """What a bundle holds: whose, of which schema, and how many rows of each table."""
+    """The content of a bundle: its tenant, its schema version, and the number of rows of each table."""
 
     tenant: str
     release: str
@@ -116,45 +116,43 @@ def export_tenant(
     packs: str | os.PathLike[str] | PackStorage | None = None,
     on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
-    """Write everything of a tenant but its secrets to one file, as it was at one moment. The file is there when it is whole.
+    """Write a consistent copy of a tenant, without its secrets, to one file. The file appears only when it is complete.
 
-    ``packs`` says where large objects lie, as ``Holdfast`` takes it.
+    ``packs`` is the location of large objects, as for ``Holdfast``.
 
     Raises:
-        NotFound: there is no such tenant.
-        Unavailable: the database cannot be reached, or the file is not there.
-        PacksUnknown: large objects lie elsewhere than ``packs`` says.
-        InvalidInput: the file is there already, or cannot be written.
+        NotFound: the tenant does not exist.
+        Unavailable: the database cannot be reached, or its file does not exist.
+        PackStorageMissing: the tenant has large objects in packs that are not at ``packs``.
+        InvalidInput: the file already exists or cannot be written.
     """
     refuse_existing(file, replace=False)
-    address.check_there(url)
+    address.check_exists(url)
     with Holdfast(url, packs=packs) as hf:
         hf.tenants.get(tenant)
         scope = Scope(tenant, hf._setting)
-        with bundle_format.written(file) as write:
+        with bundle_format.line_writer(file) as write:
             call = _Export(hf._engine, scope, write, on_progress)
             step(hf._engine.exclusive(call.run))
     return check_bundle(file)
 
 
 def check_bundle(file: str | os.PathLike[str]) -> Bundle:
-    """Read a whole bundle and compare it with what it says of itself.
+    """Read a whole bundle, verify it and return its description.
 
     Raises:
-        NotFound: there is no such file.
-        Corrupt: it is not a bundle, not whole, or not what was written.
-        LimitExceeded: it unpacks to far more than any export.
+        NotFound: the file does not exist.
+        Corrupt: the file is not a bundle, is incomplete, or was modified.
+        LimitExceeded: the file decompresses to far more than any export would.
     """
     for line in bundle_format.read(file):
-        if isinstance(line, End):
+        if isinstance(line, BundleEnd):
             head = line.head
             try:
                 return Bundle(text.unescape(head["tenant"]), str(head["release"]), int(head["schema"]), line.rows)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise Corrupt(
-                    f"{os.fspath(file)} is not a bundle, or is damaged: its first line is not one of a bundle"
-                ) from error
-    raise Corrupt("this bundle has no end")
+                raise Corrupt(f"{os.fspath(file)} is not a bundle, or is damaged: its header is malformed") from error
+    raise Corrupt(f"{os.fspath(file)} is damaged: its end is missing")
 
 
 def import_tenant(
@@ -164,23 +162,23 @@ def import_tenant(
     tenant: str | None = None,
     on_progress: Progress = lambda table, count: None,
 ) -> Bundle:
-    """Bring a bundle into a database, under its own name or another, all of it or nothing. What is returned has that name.
+    """Import a bundle in one transaction, as its own tenant or as ``tenant``, and return its description under that name.
 
     Raises:
-        NotFound: there is no such file.
-        Corrupt: the bundle is not what was written. Nothing was changed.
-        LimitExceeded: it unpacks to far more than any export. Nothing was changed.
-        SchemaMismatch: it was written by a release with another schema.
-        AlreadyExists: there is a tenant by that name.
+        NotFound: the file does not exist.
+        Corrupt: the bundle is incomplete or was modified. Nothing was changed.
+        LimitExceeded: the file decompresses to far more than any export would. Nothing was changed.
+        SchemaMismatch: the bundle was written by a release with another schema version.
+        AlreadyExists: the tenant already exists in this database.
     """
     bundle = check_bundle(file)
-    newest = max(each.version for each in migrations(Dialect.SQLITE))
+    newest = max(migration.version for migration in migrations(Dialect.SQLITE))
     if bundle.schema != newest:
         raise SchemaMismatch(
-            f"this bundle has schema {bundle.schema} and this release {newest}: import it with Holdfast {bundle.release}"
+            f"the bundle has schema version {bundle.schema}, this release has {newest}: import it with Holdfast {bundle.release}"
         )
-    where = address.parse(url)
-    with Holdfast(url, auto_migrate=where.engine == "sqlite") as hf:
+    database = address.parse(url)
+    with Holdfast(url, auto_migrate=database.engine == "sqlite") as hf:
         scope = Scope(bundle.tenant if tenant is None else tenant, hf._setting)
         call = _Import(scope, file, on_progress)
         step(hf._engine.exclusive(call.run))
@@ -188,7 +186,7 @@ def import_tenant(
 
 
 class _Export:
-    """The rows of a tenant, table by table, in one transaction."""
+    """Writes the rows of a tenant, table by table, in one transaction."""
 
     def __init__(self, engine: Any, scope: Scope, write: Callable[[Any], None], progress: Progress) -> None:
         self._engine, self._scope, self._write, self._progress = engine, scope, write, progress
@@ -202,10 +200,10 @@ class _Export:
                 await self._table(connection, table)
 
     async def _table(self, connection: Connection, table: _Table) -> None:
-        kinds = [_KINDS.get(each.type, each.type) for each in table.columns]
-        names = [each.name for each in table.columns]
-        # Not even encrypted: a value that was stored before there was a key is not.
-        withheld = {each.column for each in encrypted_columns() if each.table == table.name}
+        kinds = [_KINDS.get(column.type, column.type) for column in table.columns]
+        names = [column.name for column in table.columns]
+        # Encrypted columns are left out entirely, because values stored before a key was configured are plain text.
+        withheld = {column.column for column in encrypted_columns() if column.table == table.name}
         self._write({"table": table.name, "columns": names, "types": kinds})
         count, after = 0, None
         while True:
@@ -213,102 +211,110 @@ class _Export:
             if not rows:
                 break
             after = rows[-1][: len(table.key)]
-            for row in await self._whole(table, [row[len(table.key) :] for row in rows]):
-                values = [_plain(value, kind) for value, kind in zip(row, kinds, strict=True)]
-                self._write([None if name in withheld else each for name, each in zip(names, values, strict=True)])
+            for row in await self._with_bodies(table, [row[len(table.key) :] for row in rows]):
+                values = [_to_line(value, kind) for value, kind in zip(row, kinds, strict=True)]
+                self._write([None if name in withheld else value for name, value in zip(names, values, strict=True)])
             count += len(rows)
             self._progress(table.name, count)
 
-    async def _whole(self, table: _Table, rows: Sequence[Row]) -> Sequence[Row]:
-        """Rows whose bodies lie in packs get them. What is damaged is not handed on."""
+    async def _with_bodies(self, table: _Table, rows: Sequence[Row]) -> Sequence[Row]:
+        """Insert the bodies that are stored in packs into the rows of ``objects``. A damaged body raises ``Corrupt``."""
         if table.name != "objects":
             return rows
-        places = {each.name: place for place, each in enumerate(table.columns)}
+        at = {column.name: index for index, column in enumerate(table.columns)}
         fields = ("digest", "codec", "pack", "pack_start", "stored_bytes")
-        wanted = [InPack(*(row[places[each]] for each in fields)) for row in rows if row[places["pack"]] is not None]
-        from_packs = await pack_store.raw(self._engine, self._scope, wanted) if wanted else {}
-        filled = []
+        packed = [InPack(*(row[at[field]] for field in fields)) for row in rows if row[at["pack"]] is not None]
+        from_packs = await pack_store.read_stored(self._engine, self._scope, packed) if packed else {}
+        complete = []
         for row in rows:
             values = list(row)
-            body = from_packs.get(bytes(row[places["digest"]]))
+            body = from_packs.get(bytes(row[at["digest"]]))
             if body is not None:
-                values[places["body"]], values[places["pack"]], values[places["pack_start"]] = body, None, None
-            bodies.unpack(row[places["digest"]], row[places["codec"]], values[places["body"]])
-            filled.append(tuple(values))
-        return filled
+                values[at["body"]], values[at["pack"]], values[at["pack_start"]] = body, None, None
+            bodies.unpack(row[at["digest"]], row[at["codec"]], values[at["body"]])
+            complete.append(tuple(values))
+        return complete
 
 
 class _Import:
-    """The rows of a bundle, in one transaction."""
+    """Inserts the rows of a bundle, in one transaction."""
 
     def __init__(self, scope: Scope, file: str | os.PathLike[str], progress: Progress) -> None:
         self._scope, self._file, self._progress = scope, file, progress
 
     async def run(self, connection: Connection) -> None:
         async with connection.savepoint():
-            await self._refuse_known(connection)
+            await self._refuse_existing_tenant(connection)
             # Rows of one table may refer to each other, in any order.
             await connection.fetch(_DEFERRED[connection.dialect], ())
-            tables = {each.name: each for each in await _tables(connection)}
-            table, columns, waiting, count = None, list[str](), list[list[Any]](), 0
+            tables = {table.name: table for table in await _tables(connection)}
+            table, columns, batch, count = None, list[str](), list[list[Any]](), 0
             for line in bundle_format.read(self._file):
                 if isinstance(line, list):
-                    waiting.append(line)
+                    batch.append(line)
                     count += 1
-                if waiting and (len(waiting) >= _ROWS or not isinstance(line, list)):
+                if batch and (len(batch) >= _ROWS or not isinstance(line, list)):
                     assert table is not None
-                    await self._insert(connection, table, columns, waiting)
+                    await self._insert(connection, table, columns, batch)
                     self._progress(table.name, count)
-                    waiting = []
+                    batch = []
                 if isinstance(line, dict) and "table" in line:
-                    table, columns, count = _known(tables, line), line["columns"], 0
+                    table, columns, count = _matching_table(tables, line), line["columns"], 0
 
     async def _insert(
         self, connection: Connection, table: _Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> None:
-        types = {each.name: each.type for each in table.columns}
+        types = {column.name: column.type for column in table.columns}
         postgres = connection.dialect is Dialect.POSTGRES
         marks = [f"{connection.dialect.placeholder}{number}" for number in range(1, len(columns) + 2)]
-        written = [
+        casts = [
             _WRITTEN.get(types[name], "{}::text").format(mark) if postgres else mark
             for name, mark in zip(columns, marks[1:], strict=True)
         ]
         names = ", ".join([table.tenant, *columns])
-        sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join([marks[0], *written])})"  # noqa: S608  # names of ours
+        sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join([marks[0], *casts])})"  # noqa: S608  # names of ours
         tenant = self._scope.stored_tenant
         kinds = [_KINDS.get(types[name], types[name]) for name in columns]
         behind = columns.index("search_behind") if "search_behind" in columns else None
-        ready = []
+        arguments = []
         for row in rows:
             values = list(row)
             if len(values) != len(kinds):
-                raise Corrupt(f"{os.fspath(self._file)} is damaged: a row of {table.name} has another length")
+                raise Corrupt(
+                    f"{os.fspath(self._file)} is damaged: a row of {table.name} has {len(values)} columns, not {len(kinds)}"
+                )
             if behind is not None:
                 values[behind] = 1
-            ready.append(
-                (tenant, *(_argument(value, kind, postgres) for value, kind in zip(values, kinds, strict=True)))
+            arguments.append(
+                (tenant, *(_from_line(value, kind, postgres) for value, kind in zip(values, kinds, strict=True)))
             )
-        await connection.many(sql, ready)
+        await connection.many(sql, arguments)
 
-    async def _refuse_known(self, connection: Connection) -> None:
+    async def _refuse_existing_tenant(self, connection: Connection) -> None:
+        tenant = self._scope.tenant
         sql = f"SELECT 1 FROM tenants WHERE id = {connection.dialect.placeholder}1"  # noqa: S608  # a placeholder
         if await connection.fetch(sql, (self._scope.stored_tenant,)):
-            raise AlreadyExists(f"there is a tenant {self._scope.tenant!r} here already: import it under another name")
+            raise AlreadyExists(
+                f"tenant {tenant!r} already exists in this database: import it under another name",
+                noun="tenant",
+                key=tenant,
+            )
 
 
 async def _tables(connection: Connection) -> list[_Table]:
-    """The tables of a bundle, parents before children."""
-    found = []
+    """Return the tables of a bundle, parents before children."""
+    tables = []
     for table in tables_of_tenants():
         if table.tenant is None or not table.treatment.exported:
             continue
-        columns, key = await _described(connection, table.name)
-        others = tuple(each for each in columns if each.name != table.tenant)
-        found.append(_Table(table.name, table.tenant, others, tuple(each for each in key if each != table.tenant)))
-    return found
+        columns, key = await _describe(connection, table.name)
+        others = tuple(column for column in columns if column.name != table.tenant)
+        tables.append(_Table(table.name, table.tenant, others, tuple(name for name in key if name != table.tenant)))
+    return tables
 
 
-async def _described(connection: Connection, table: str) -> tuple[list[_Column], list[str]]:
+async def _describe(connection: Connection, table: str) -> tuple[list[_Column], list[str]]:
+    """Return the columns and the primary key of a table."""
     if connection.dialect is Dialect.POSTGRES:
         columns = [_Column(*row) for row in await connection.fetch(_POSTGRES_COLUMNS, (table,))]
         return columns, [row[0] for row in await connection.fetch(_POSTGRES_KEY, (table,))]
@@ -319,30 +325,30 @@ async def _described(connection: Connection, table: str) -> tuple[list[_Column],
 
 
 async def _page(connection: Connection, table: _Table, tenant: str, after: Row | None) -> Sequence[Row]:
-    """Rows after a key, in its order: the key first, then all columns as they travel."""
+    """Return the next rows after a key, in the order of the key: first the key, then all columns as a bundle stores them."""
     mark = connection.dialect.placeholder
     postgres = connection.dialect is Dialect.POSTGRES
-    read = [(_READ.get(each.type, "{}") if postgres else "{}").format(f"t.{each.name}") for each in table.columns]
-    key = ", ".join(f"t.{each}" for each in table.key)
+    read = [(_READ.get(column.type, "{}") if postgres else "{}").format(f"t.{column.name}") for column in table.columns]
+    key = ", ".join(f"t.{name}" for name in table.key)
     where, args = f"t.{table.tenant} = {mark}1", [tenant]
     if after is not None and table.key:
         marks = ", ".join(f"{mark}{number}" for number in range(2, len(table.key) + 2))
         where, args = f"{where} AND ({key}) > ({marks})", [tenant, *after]
-    wanted = ", ".join([key, *read] if key else read)
+    selected = ", ".join([key, *read] if key else read)
     order = f" ORDER BY {key}" if key else ""
-    sql = f"SELECT {wanted} FROM {table.name} AS t WHERE {where}{order} LIMIT {_ROWS}"  # noqa: S608  # names of ours
+    sql = f"SELECT {selected} FROM {table.name} AS t WHERE {where}{order} LIMIT {_ROWS}"  # noqa: S608  # names of ours
     if after is not None and not table.key:
         return []
     return await connection.fetch(sql, tuple(args))
 
 
-def _plain(value: Any, kind: str) -> Any:
+def _to_line(value: Any, kind: str) -> Any:
     if value is None or kind != "blob":
         return value
     return bytes(value).hex()
 
 
-def _argument(value: Any, kind: str, postgres: bool) -> Any:
+def _from_line(value: Any, kind: str, postgres: bool) -> Any:
     if value is None:
         return None
     if postgres:
@@ -350,24 +356,24 @@ def _argument(value: Any, kind: str, postgres: bool) -> Any:
     return bytes.fromhex(value) if kind == "blob" else value
 
 
-def _known(tables: Mapping[str, _Table], line: dict[str, Any]) -> _Table:
+def _matching_table(tables: Mapping[str, _Table], line: dict[str, Any]) -> _Table:
     table = tables.get(line["table"])
-    if table is None or [each.name for each in table.columns] != line["columns"]:
-        raise SchemaMismatch(f"this database has another table {line['table']!r} than the bundle")
+    if table is None or [column.name for column in table.columns] != line["columns"]:
+        raise SchemaMismatch(f"table {line['table']!r} of the bundle does not exist here or has other columns")
     return table
 
 
 def _head(tenant: str) -> dict[str, Any]:
-    from . import __version__  # here, because the package is still being imported when this module is
+    from . import __version__  # imported here because the package is still being imported when this module is
 
-    schema = max(each.version for each in migrations(Dialect.SQLITE))
-    made = from_us(SystemClock().now_us())
+    schema = max(migration.version for migration in migrations(Dialect.SQLITE))
+    now = from_us(SystemClock().now_us())
     return {
         "holdfast_bundle": bundle_format.FORMAT,
         "tenant": text.escape(tenant),
         "release": __version__,
         "schema": schema,
-        "created_at": made,
+        "created_at": now,
     }
 
 

@@ -1,4 +1,4 @@
-"""The only place that reads the clock. Everything else is handed a ``Clock``."""
+"""Clocks. This is the only module that reads the system clock; everything else receives a ``Clock``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Clock(Protocol):
     """Wall-clock time as whole microseconds since 1970 in UTC."""
 
     def now_us(self) -> int:
-        """The moment it is."""
+        """Return the current time."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
 
 class FixedClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only moves when a test advances it."""
 
     def __init__(self, now: datetime | int = 1_700_000_000 * MICROSECONDS) -> None:
         self._now_us = now if isinstance(now, int) else to_us(now)
@@ -36,22 +36,22 @@ class FixedClock:
         return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Move it on."""
+        """Advance the clock."""
         self._now_us += round(seconds * MICROSECONDS)
 
 
 def monotonic_s() -> float:
-    """Seconds from some fixed point; for ages and waits inside one process, never for anything stored."""
+    """Return monotonic seconds, for durations within one process. They are never stored."""
     return time.monotonic()
 
 
 def pause(seconds: float) -> None:
-    """Let some time pass; for engines that wait, never for a store."""
+    """Block the thread for some time. Only engines may wait; stores never do."""
     time.sleep(seconds)
 
 
 class Stopwatch:
-    """How long the running thread has been waiting, as opposed to working, since this was made."""
+    """Measures how long the current thread has waited, as opposed to worked, since the stopwatch was created."""
 
     __slots__ = ("_started_s", "_worked_s")
 
@@ -59,34 +59,35 @@ class Stopwatch:
         self._started_s, self._worked_s = time.perf_counter(), time.thread_time()
 
     def passed_s(self) -> float:
-        """Seconds since this was made."""
+        """Return the seconds since the stopwatch was created."""
         return time.perf_counter() - self._started_s
 
     def waited_s(self) -> float:
-        """Seconds in which the thread did not run."""
+        """Return the seconds in which the thread did not run."""
         return self.passed_s() - (time.thread_time() - self._worked_s)
 
 
 def to_us(moment: datetime, name: str = "a time") -> int:
-    """Microseconds since 1970; exact, because it never goes through a float.
+    """Convert a datetime to microseconds since 1970, exactly: no float is involved.
 
     Raises:
-        InvalidInput: in UTC it is before the year 1 or after the year 9999.
+        InvalidInput: in UTC, the time is before the year 1 or after the year 9999.
     """
     try:
         delta = moment.astimezone(UTC) - _EPOCH
     except OverflowError:
-        raise InvalidInput(f"{name} must be within the years 1 to 9999 in UTC, not {moment.isoformat()}") from None
+        message = f"{name} must be within the years 1 to 9999 in UTC, not {moment.isoformat()}"
+        raise InvalidInput(message, field=name) from None
     return (delta.days * 86_400 + delta.seconds) * MICROSECONDS + delta.microseconds
 
 
 def from_us(us: int) -> datetime:
-    """The moment, in UTC."""
+    """Convert microseconds since 1970 to a datetime in UTC."""
     if -_EXACT_US < us < _EXACT_US:
-        return datetime.fromtimestamp(us / MICROSECONDS, UTC)  # the quickest way there is
+        return datetime.fromtimestamp(us / MICROSECONDS, UTC)  # faster than the addition below
     return _EPOCH + timedelta(microseconds=us)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT_US = 2**33 * MICROSECONDS
-"""Up to here, the year 2242, a division keeps every microsecond."""
+"""Up to this time, in the year 2242, a float keeps every microsecond."""

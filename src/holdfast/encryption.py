@@ -1,14 +1,14 @@
-"""Keys and secrets: what programs use that store credentials.
+"""Encryption keys and secrets, for programs that store credentials.
 
-A key encrypts what is stored as a ``Secret``::
+A key encrypts the values that are stored as ``Secret``::
 
     from holdfast import Holdfast
     from holdfast.encryption import Secret, new_key
 
     hf = Holdfast("agents.db", encryption_key=new_key())
 
-``encryption_key`` takes several keys as well: the first one encrypts, all of them decrypt. ``rotate_secrets`` encrypts everything
-with the first one, after which the others can go.
+``encryption_key`` also accepts several keys: the first one encrypts, and all of them decrypt. ``rotate_secrets`` re-encrypts
+every secret with the first key; afterwards the other keys can be removed.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from .sync_runner import step
 Progress = Callable[[int, int], None]
 
 FAILURES_SHOWN = 20
-"""Values that could not be decrypted and are named in the result of a rotation; the others are only counted."""
+"""How many of the values that could not be decrypted are listed in the result of a rotation; the others are only counted."""
 
 
 class Rotation(Struct, frozen=True):
-    """What came of a rotation."""
+    """The result of a rotation."""
 
     renewed: int
-    """Values that the first key has encrypted now."""
+    """Values that were re-encrypted with the first key."""
     failed: int
-    """Values that no key of the ring could decrypt; they stay as they are."""
+    """Values that no key of the ring could decrypt; they are unchanged."""
     failures: list[str]
-    """Which these are, ``FAILURES_SHOWN`` at most."""
+    """A description of each of the first ``FAILURES_SHOWN`` failures."""
 
 
 def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda rows, total: None) -> Rotation:
-    """Encrypt every secret of all tenants with the first key of the ring, in small transactions.
+    """Re-encrypt every secret of all tenants with the first key of the ring, in small transactions.
 
-    What was stored before there was a key is encrypted as well. A rotation that was broken off is finished by starting another;
-    other writers go on beside it.
+    Plain values that were stored before a key was configured are encrypted as well. To resume an interrupted rotation, run it
+    again. Other writers are not blocked.
 
     Args:
-        hf: opened with the new key first, and with all older keys behind it.
-        on_progress: called after every transaction with the number of values it looked at, and of all there are to look at.
+        hf: opened with the new key first, followed by all older keys.
+        on_progress: called after every transaction with the number of values it processed, and the total number of values.
 
     Raises:
-        MissingKey: there is no key.
+        MissingKey: no key is configured.
         MissingExtra: the package ``cryptography`` is not installed.
     """
     engine, setting = hf._engine, hf._setting
     setting.keys.require()
     work = [
-        (column, *found)
+        (column, *tenant_and_count)
         for column in encrypted_columns()
-        for found in step(engine.read(partial(rotation.count_outdated, column=column, keys=setting.keys)))
+        for tenant_and_count in step(engine.read(partial(rotation.count_outdated, column=column, keys=setting.keys)))
     ]
     total = sum(count for _, _, count in work)
     renewed = failed = 0
@@ -73,7 +73,7 @@ def rotate_secrets(hf: Holdfast, *, on_progress: Progress = lambda rows, total: 
         while True:
             batch = step(engine.write(partial(rotation.renew_batch, column=column, scope=scope, after=after)))
             renewed, failed = renewed + batch.renewed, failed + len(batch.failures)
-            failures += [f"{scope.tenant}: {each}" for each in batch.failures][: FAILURES_SHOWN - len(failures)]
+            failures += [f"{scope.tenant}: {failure}" for failure in batch.failures][: FAILURES_SHOWN - len(failures)]
             on_progress(batch.rows, total)
             if batch.rows < rotation.ROWS_PER_TRANSACTION:
                 break

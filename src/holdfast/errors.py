@@ -1,8 +1,8 @@
-"""Every error Holdfast raises.
+"""Every error that Holdfast raises.
 
-One base class, few subclasses, each named after the situation. The docstring of a class is its default message,
-so the documentation and the message cannot differ. Driver errors never leave the library bare: they become one of
-these, with the original kept as ``__cause__``.
+There is one base class and a few subclasses, each named after the situation. The docstring of a class is its default message,
+so the documentation and the message cannot differ. Errors of database drivers are never raised as such: they are translated
+into one of these, with the original as ``__cause__``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import inspect
 
 
 class HoldfastError(Exception):
-    """Something went wrong in Holdfast."""
+    """A Holdfast operation failed."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or inspect.getdoc(type(self)))
 
 
 class InvalidInput(HoldfastError):
-    """An argument is not acceptable; nothing was changed."""
+    """An argument is invalid; nothing was changed."""
 
     def __init__(self, message: str | None = None, *, field: str = "") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class InvalidText(InvalidInput):
 
 
 class InvalidFilter(InvalidInput):
-    """A filter, its value or a page cursor is not part of the filter language; nothing was read."""
+    """A filter, the value of a filter or a page cursor is invalid; nothing was read."""
 
 
 class LimitExceeded(InvalidInput):
@@ -45,7 +45,7 @@ class LimitExceeded(InvalidInput):
 
 
 class DimensionMismatch(InvalidInput):
-    """An embedding has another number of dimensions than those it would be compared with; nothing was changed."""
+    """An embedding does not have the same number of dimensions as the stored embeddings; nothing was changed."""
 
     def __init__(self, message: str | None = None, *, field: str = "", stored: int = 0, given: int = 0) -> None:
         super().__init__(message, field=field)
@@ -53,7 +53,7 @@ class DimensionMismatch(InvalidInput):
 
 
 class NotFound(HoldfastError):
-    """No such object exists in this tenant."""
+    """The object does not exist in this tenant."""
 
     def __init__(self, message: str | None = None, *, noun: str = "", key: str = "") -> None:
         super().__init__(message)
@@ -69,31 +69,31 @@ class AlreadyExists(HoldfastError):
 
 
 class Conflict(HoldfastError):
-    """Somebody else changed it first, or the same id came with other content; nothing was changed."""
+    """Another caller changed the object first, or the id is already used for different content; nothing was changed."""
 
 
 class Fenced(Conflict):
-    """A newer holder has taken over; this one may no longer write."""
+    """A newer lease holder has taken over; this one can no longer write."""
 
 
 class Stale(Conflict):
-    """What the caller remembers is no longer there; nothing was changed. Read it again."""
+    """The state the caller refers to no longer exists; nothing was changed. Read it again and retry."""
 
 
 class NothingToCompact(Conflict):
-    """A compaction would not make this session smaller; nothing was changed."""
+    """Compaction would not make this session smaller; nothing was changed."""
 
 
 class Forbidden(HoldfastError):
-    """This caller may not do that."""
+    """The caller is not allowed to do this."""
 
 
 class ReadOnly(Forbidden):
-    """The database can be read but not written: check the permissions of the file and its folder."""
+    """The database can be read but not written: check the permissions of the file and its directory."""
 
 
 class CrossTenant(Forbidden):
-    """Something of another tenant would have been removed; it was not."""
+    """The operation would have removed data of another tenant; that data was not removed."""
 
     def __init__(self, message: str | None = None, *, tenant: str = "", path: str = "") -> None:
         super().__init__(message)
@@ -101,27 +101,27 @@ class CrossTenant(Forbidden):
 
 
 class Corrupt(HoldfastError):
-    """Stored data is damaged: what was read is not what was written."""
+    """Stored data is damaged: it differs from the data that was written."""
 
 
 class DecryptionFailed(Corrupt):
-    """A stored secret cannot be decrypted: it was changed, copied from another place, or encrypted with another key."""
+    """A stored secret cannot be decrypted: it was modified, copied from another row, or encrypted with another key."""
 
 
 class MissingKey(HoldfastError):
-    """No secret can be stored without an encryption key: set HOLDFAST_ENCRYPTION_KEY; `holdfast secrets new-key` makes one."""
+    """Storing a secret requires an encryption key: set HOLDFAST_ENCRYPTION_KEY (`holdfast secrets new-key` generates one)."""
 
 
 class Closed(HoldfastError):
-    """This Holdfast is not open: it was closed, or never opened with `async with`."""
+    """This Holdfast is not open: it was closed, or never entered with `async with`."""
 
 
 class Unavailable(HoldfastError):
     """The database cannot be reached or is busy; nothing was changed, and a retry is safe."""
 
 
-class PacksUnknown(Unavailable):
-    """Large objects lie in packs, and nobody said where those are: give --packs (HOLDFAST_PACKS), or packs= in Python."""
+class PackStorageMissing(Unavailable):
+    """Large objects are stored in packs whose location is not configured: set --packs (HOLDFAST_PACKS), or packs= in Python."""
 
 
 class StorageFull(Unavailable):
@@ -129,7 +129,7 @@ class StorageFull(Unavailable):
 
 
 class OutcomeUnknown(HoldfastError):
-    """The answer to a commit was lost: it may or may not have happened. Retry with the same id to settle it."""
+    """The connection was lost during a commit, which may or may not have been applied. Retry with the same id to be certain."""
 
     def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
         super().__init__(message)
@@ -137,11 +137,11 @@ class OutcomeUnknown(HoldfastError):
 
 
 class SchemaMismatch(HoldfastError):
-    """The database schema does not fit this release of Holdfast."""
+    """The database schema does not match this release of Holdfast."""
 
 
 class MissingExtra(HoldfastError, ImportError):
-    """A library that an extra of Holdfast brings is not installed."""
+    """A library that belongs to an optional extra of Holdfast is not installed."""
 
     def __init__(self, message: str | None = None, *, extra: str = "", name: str | None = None) -> None:
         super().__init__(message)

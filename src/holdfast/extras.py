@@ -1,4 +1,4 @@
-"""Optional libraries: each extra of the package brings some of them."""
+"""Imports of optional libraries, which the extras of the package install."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .errors import MissingExtra
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Import what an extra brings inside this block.
+    """Wrap imports of libraries that an extra installs.
 
     Raises:
-        MissingExtra: a library of it is not installed; the message is the line that installs it.
+        MissingExtra: a library is not installed; the message contains the command that installs it.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == __package__:
-            raise  # a module of our own: the package is damaged
-        message = f"this needs {error.name}: pip install '{__package__}[{extra}]'"
+            raise  # one of our own modules is missing: the installation is damaged
+        message = f"{error.name} is not installed: pip install '{__package__}[{extra}]'"
         raise MissingExtra(message, extra=extra, name=error.name) from error

@@ -1,28 +1,28 @@
-"""Whether a database is still where it was opened, for whoever must tell the truth about being ready."""
+"""Detects that the files of an open SQLite database were removed or replaced, for readiness checks."""
 
 from __future__ import annotations
 
 from . import address
-from .engines.sqlite.file_location import Place
+from .engines.sqlite.file_location import FileLocation
 
 
-class Presence:
-    """The files of a SQLite database, as they were when this was made. Other databases answer for themselves.
+class FileIdentity:
+    """The identity of a SQLite database's files when this object was created. Other databases are not checked.
 
     Raises:
-        Unavailable: there is no file.
+        Unavailable: the file does not exist.
     """
 
     def __init__(self, url: str) -> None:
-        where = address.parse(url)
-        is_file = where.engine == "sqlite" and where.place != ":memory:"
-        self._place = Place(where.place) if is_file else None
+        database = address.parse(url)
+        is_file = database.engine == "sqlite" and database.place != ":memory:"
+        self._location = FileLocation(database.place) if is_file else None
 
     def check(self) -> None:
-        """Look again.
+        """Check that the same files still exist at the same path.
 
         Raises:
-            Unavailable: a file is gone, or another one is in its place.
+            Unavailable: a file was removed or replaced.
         """
-        if self._place is not None:
-            self._place.look()
+        if self._location is not None:
+            self._location.verify()

@@ -1,4 +1,4 @@
-"""``Holdfast`` and ``AsyncHoldfast``: what a program opens."""
+"""``Holdfast`` and ``AsyncHoldfast``: the entry points of a program."""
 
 from __future__ import annotations
 
@@ -36,21 +36,23 @@ class Holdfast(PlatformStores, SyncHandle):
 
     Args:
         url: a path, ``sqlite:///path``, ``":memory:"`` or ``postgresql://...``.
-        durability: ``"full"``: what returned survives a power cut. ``"normal"``: the last moments may be lost (SQLite only).
+        durability: ``"full"``: a call that returned survives a power cut. ``"normal"``: a power cut may lose the most recent
+            commits (SQLite only).
         sqlite: ``"apsw"``, or ``"stdlib"`` to join connections of sqlite3, aiosqlite or SQLAlchemy on the same file.
-        auto_migrate: bring the schema up to date when opening. SQLite does so by default, PostgreSQL only when told.
-        pool: sizes and lifetimes of PostgreSQL's connections, in place of those that the address names.
-        limits: what one call may carry.
-        clock: where the time comes from.
-        ids: where new ids come from.
-        count_tokens: how many tokens the content of a message has, where nobody said; without it, an estimate.
-        packs: a directory, or an address such as ``s3://bucket/folder``, where large objects lie. Without it, beside a SQLite
-            file, in a directory of its name with ``.packs``; and otherwise in the database.
-        encryption_key: the key for secrets, or several: the first one encrypts, all of them decrypt. Without it, what
-            ``HOLDFAST_ENCRYPTION_KEY`` holds.
+        auto_migrate: migrate the schema when opening. The default is true for SQLite and false for PostgreSQL.
+        pool: size and lifetimes of the PostgreSQL connection pool; overrides the options in the address.
+        limits: limits on the inputs of a call.
+        clock: the source of the current time.
+        ids: the source of new ids.
+        count_tokens: counts the tokens of a message's content where the caller does not provide the number. The default is
+            an estimate.
+        packs: a directory, or a URL such as ``s3://bucket/folder``, for large objects. The default for a SQLite file is a
+            directory next to it, with the suffix ``.packs``; for other databases it is the database itself.
+        encryption_key: the key for secrets, or several: the first one encrypts, and all of them decrypt. The default is the
+            value of ``HOLDFAST_ENCRYPTION_KEY``.
 
     Raises:
-        SchemaMismatch: the schema is newer than this release, or older and not to be migrated.
+        SchemaMismatch: the schema is newer than this release, or older and ``auto_migrate`` is false.
         Unavailable: the database cannot be reached.
     """
 
@@ -69,19 +71,19 @@ class Holdfast(PlatformStores, SyncHandle):
         packs: str | os.PathLike[str] | PackStorage | None = None,
         encryption_key: Keys | None = None,
     ) -> None:
-        where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
-        self._setting.reopen = _reopening(url, durability=durability, sqlite=sqlite, pool=pool)
-        self._engine: OwnEngine = factory.blocking(where, durability=durability, pool=pool)
+        database = address.parse(url, library=sqlite)
+        self._setting = _setting(database, limits, clock, ids, count_tokens, packs, encryption_key)
+        self._setting.reopen = _reopener(url, durability=durability, sqlite=sqlite, pool=pool)
+        self._engine: OwnEngine = factory.blocking(database, durability=durability, pool=pool)
         self._arguments = (self._engine, self._setting)
         try:
-            step(_prepare_schema(self._engine, self._setting.clock, _migrates(where, auto_migrate)))
+            step(_prepare_schema(self._engine, self._setting.clock, _migrates(database, auto_migrate)))
         except BaseException:
             self.close()
             raise
 
     def tenant(self, name: str) -> TenantHandle:
-        """The handle of one tenant. Nothing is read or written by asking for it.
+        """Return the handle of one tenant, without accessing the database.
 
         Raises:
             InvalidInput: the name is empty.
@@ -91,7 +93,7 @@ class Holdfast(PlatformStores, SyncHandle):
 
     @property
     def limits(self) -> Limits:
-        """What one call may carry."""
+        """The limits on the inputs of a call."""
         return self._setting.limits
 
     @property
@@ -100,7 +102,7 @@ class Holdfast(PlatformStores, SyncHandle):
         return self._setting.keys
 
     def close(self) -> None:
-        """Finish what was accepted and let go of the database. Closing twice is fine."""
+        """Finish accepted work and close the database. Closing twice is harmless."""
         step(self._engine.close())
 
     def __enter__(self) -> Self:
@@ -111,7 +113,7 @@ class Holdfast(PlatformStores, SyncHandle):
 
 
 class AsyncHoldfast(PlatformStores, AsyncHandle):
-    """Durable state for agents, for asyncio. The arguments are those of ``Holdfast``; open it with ``async with``."""
+    """Durable state for agents, for asyncio. Takes the same arguments as ``Holdfast``; open it with ``async with``."""
 
     def __init__(
         self,
@@ -128,15 +130,15 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
         packs: str | os.PathLike[str] | PackStorage | None = None,
         encryption_key: Keys | None = None,
     ) -> None:
-        where = address.parse(url, library=sqlite)
-        self._setting = _setting(where, limits, clock, ids, count_tokens, packs, encryption_key)
-        self._setting.reopen = _reopening(url, durability=durability, sqlite=sqlite, pool=pool)
-        self._migrates = _migrates(where, auto_migrate)
-        self._engine: AsyncOwnEngine = factory.asynchronous(where, durability=durability, pool=pool)
+        database = address.parse(url, library=sqlite)
+        self._setting = _setting(database, limits, clock, ids, count_tokens, packs, encryption_key)
+        self._setting.reopen = _reopener(url, durability=durability, sqlite=sqlite, pool=pool)
+        self._migrates = _migrates(database, auto_migrate)
+        self._engine: AsyncOwnEngine = factory.asynchronous(database, durability=durability, pool=pool)
         self._arguments = (self._engine, self._setting)
 
     async def open(self) -> Self:
-        """Open the database; ``async with`` does it too. Opening twice is fine, and so is opening again after a close."""
+        """Open the database, as ``async with`` does. Opening twice is harmless, and a closed handle can be opened again."""
         opened_now = await self._engine.open()
         try:
             await _prepare_schema(self._engine, self._setting.clock, self._migrates)
@@ -147,7 +149,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
         return self
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant. Nothing is read or written by asking for it.
+        """Return the handle of one tenant, without accessing the database.
 
         Raises:
             InvalidInput: the name is empty.
@@ -157,7 +159,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
 
     @property
     def limits(self) -> Limits:
-        """What one call may carry."""
+        """The limits on the inputs of a call."""
         return self._setting.limits
 
     @property
@@ -166,7 +168,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
         return self._setting.keys
 
     async def close(self) -> None:
-        """Finish what was accepted and let go of the database. Closing twice is fine."""
+        """Finish accepted work and close the database. Closing twice is harmless."""
         await self._engine.close()
 
     async def __aenter__(self) -> Self:
@@ -179,7 +181,7 @@ class AsyncHoldfast(PlatformStores, AsyncHandle):
 
 
 def _setting(
-    where: address.Address,
+    database: address.Address,
     limits: Limits | None,
     clock: Clock | None,
     ids: IdSource | None,
@@ -188,20 +190,23 @@ def _setting(
     encryption_key: Keys | None,
 ) -> Setting:
     if count_tokens is not None and not callable(count_tokens):
-        raise InvalidInput("count_tokens must be a function from a message's content to a number of tokens")
+        raise InvalidInput(
+            "count_tokens must be a function that takes a message's content and returns its number of tokens",
+            field="count_tokens",
+        )
     return Setting(
         clock=clock or SystemClock(),
         ids=ids or RandomIds(),
         limits=limits or Limits(),
         session_dependents=SESSION_DEPENDENTS,
         count_tokens=count_tokens,
-        packs=_pack_place(where, packs),
-        caches=None if (file := _file_of(where)) is None else file.with_name(f"{file.name}.cache"),
+        packs=_pack_place(database, packs),
+        caches=None if (file := _file_of(database)) is None else file.with_name(f"{file.name}.cache"),
         keys=KeyRing.of(encryption_key),
     )
 
 
-class _Reopening:
+class _Reopener:
     """Opens the database of a handle a second time, with the same settings."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -209,13 +214,13 @@ class _Reopening:
 
     @contextmanager
     def sync(self, scope: Scope) -> Iterator[TenantHandle]:
-        """The tenant of a scope for synchronous programs."""
+        """Open a synchronous handle of the tenant of a scope."""
         with Holdfast(**self._all(scope)) as hf:
             yield hf.tenant(scope.tenant)
 
     @asynccontextmanager
     async def asynchronous(self, scope: Scope) -> AsyncIterator[AsyncTenantHandle]:
-        """The tenant of a scope for asyncio."""
+        """Open an asyncio handle of the tenant of a scope."""
         async with AsyncHoldfast(**self._all(scope)) as hf:
             yield hf.tenant(scope.tenant)
 
@@ -224,30 +229,30 @@ class _Reopening:
         return {**self._arguments, **same, "encryption_key": scope.keys, "auto_migrate": False}
 
 
-def _reopening(url: str, **arguments: Any) -> _Reopening | None:
-    """A database in memory has one connection, and cannot be opened a second time."""
-    return None if address.is_in_memory(url) else _Reopening({"url": url, **arguments})
+def _reopener(url: str, **arguments: Any) -> _Reopener | None:
+    """Return ``None`` for a database in memory, which has one connection and cannot be opened a second time."""
+    return None if address.is_in_memory(url) else _Reopener({"url": url, **arguments})
 
 
-def _pack_place(where: address.Address, packs: str | os.PathLike[str] | PackStorage | None) -> PackStorage | None:
-    """Where large objects lie: as the caller says, or else beside the file, or else in the database."""
+def _pack_place(database: address.Address, packs: str | os.PathLike[str] | PackStorage | None) -> PackStorage | None:
+    """Return the location of large objects: the one of the caller, or else next to the file, or else in the database."""
     if packs is not None:
         return packs if isinstance(packs, PackStorage) else PackStorage(packs)
-    file = _file_of(where)
+    file = _file_of(database)
     if file is None or find_spec("obstore") is None:
         return None
     return PackStorage(file.with_name(f"{file.name}.packs"), when_needed=True)
 
 
-def _file_of(where: address.Address) -> Path | None:
-    """The file of a database that is one."""
-    is_file = where.engine == "sqlite" and where.place and not where.place.startswith((":memory:", "file:"))
-    return Path(where.place).absolute() if is_file else None
+def _file_of(database: address.Address) -> Path | None:
+    """Return the path of a database that is a SQLite file."""
+    is_file = database.engine == "sqlite" and database.place and not database.place.startswith((":memory:", "file:"))
+    return Path(database.place).absolute() if is_file else None
 
 
-def _migrates(where: address.Address, auto_migrate: bool | None) -> bool:
-    wanted = where.engine == "sqlite" if auto_migrate is None else auto_migrate
-    return wanted and not where.read_only
+def _migrates(database: address.Address, auto_migrate: bool | None) -> bool:
+    migrates = database.engine == "sqlite" if auto_migrate is None else auto_migrate
+    return migrates and not database.read_only
 
 
 async def _prepare_schema(engine: OwnEngine | AsyncOwnEngine, clock: Clock, migrates: bool) -> None:

@@ -1,4 +1,4 @@
-"""Identifiers: UUID version 7 in its canonical text form, so that ids sort by the time they were made."""
+"""Identifiers: UUID version 7 in canonical text form, so that ids sort by the time of their creation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Id = Annotated[str, "id"]
 
 
 class IdSource(Protocol):
-    """Where new ids come from. Nothing else in Holdfast draws randomness for an id."""
+    """A source of new ids. Every id in Holdfast comes from one."""
 
     def new(self) -> str:
-        """An id that nothing has yet."""
+        """Return a new unique id."""
 
 
 class RandomIds:
-    """UUID v7 from the machine's clock and randomness."""
+    """UUID v7 from the system clock and random bits."""
 
     def new(self) -> str:
         return str(uuid_utils.uuid7())
@@ -42,27 +42,27 @@ class SeededIds:
 
 
 def new_api_key() -> str:
-    """A new API key, to be given to ``api_keys.create`` and to whoever is to have it; nothing else knows it."""
+    """Generate an API key, for ``api_keys.create`` and for the client. The database stores only its digest."""
     return f"hf_{secrets.token_hex(24)}"
 
 
 def new_token(size_bytes: int = 24) -> str:
-    """Hexadecimal digits that nobody can guess: two for each byte. For the token of a link, and whatever else must be secret."""
+    """Generate an unguessable token, such as for a share link: two hexadecimal digits for each byte."""
     return secrets.token_hex(size_bytes)
 
 
 def random_bytes(count: int) -> bytes:
-    """So many bytes from the machine's randomness, for keys and nonces."""
+    """Return cryptographically secure random bytes, for keys and nonces."""
     return secrets.token_bytes(count)
 
 
 def parse(value: object, what: str = "id") -> str:
-    """The canonical form of an id the caller gave.
+    """Return the canonical form of an id.
 
     Raises:
-        InvalidInput: it is not a UUID.
+        InvalidInput: the value is not a UUID.
     """
     try:
         return str(uuid_utils.UUID(str(value)))
     except ValueError:
-        raise InvalidInput(f"{what} must be a UUID, not {str(value)[:60]!r}") from None
+        raise InvalidInput(f"{what} must be a UUID, not {str(value)[:60]!r}", field=what) from None

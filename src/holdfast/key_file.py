@@ -1,4 +1,4 @@
-"""A file with encryption keys: for its owner alone, made once, never overwritten."""
+"""The file of encryption keys: readable by its owner only, created once, never overwritten."""
 
 from __future__ import annotations
 
@@ -11,49 +11,52 @@ from .errors import InvalidInput
 from .new_file import NewFile
 
 NAME = "encryption.key"
-"""The key file in a data folder."""
+"""Name of the key file in a data directory."""
 MAX_BYTES = 64 * 1024
-"""Bytes of a key file; nothing longer is one."""
+"""Maximum size of a key file."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def read(path: Path) -> KeyRing:
-    """The keys in a file, one in a line, the current one first; an empty ring if there is no file.
+    """Read the keys of a file, one on each line, the current one first. A missing file is an empty ring.
 
     Raises:
-        InvalidInput: others than its owner may use the file, or something in it is not a key.
+        InvalidInput: other users can access the file, or a line is not a key.
     """
     if not os.path.lexists(path):
         return KeyRing()
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise InvalidInput(f"the key file {path} cannot be read: {error.strerror}") from error
+        raise InvalidInput(f"key file {path} cannot be read: {error.strerror}", field="key_file") from error
     try:
-        mode = os.fstat(opened).st_mode
+        mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            raise InvalidInput(f"the key file {path} is not a file")
+            raise InvalidInput(f"key file {path} is not a regular file", field="key_file")
         if mode & _OTHERS:
             raise InvalidInput(
-                f"the key file {path} is open to others than its owner (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}"
+                f"key file {path} is accessible to other users (mode {stat.S_IMODE(mode):04o}): run chmod 600 {path}",
+                field="key_file",
             )
-        written = os.read(opened, MAX_BYTES + 1)
+        data = os.read(descriptor, MAX_BYTES + 1)
     finally:
-        os.close(opened)
-    if len(written) > MAX_BYTES or not written.isascii():
-        raise InvalidInput(f"the key file {path} is not one: it holds a key of 64 hexadecimal digits in each line")
-    return KeyRing(written.decode(), source=str(path))
+        os.close(descriptor)
+    if len(data) > MAX_BYTES or not data.isascii():
+        raise InvalidInput(
+            f"key file {path} is invalid: each line must be a key of 64 hexadecimal digits", field="key_file"
+        )
+    return KeyRing(data.decode(), source=str(path))
 
 
 def make(path: Path) -> bool:
-    """Write a new key to a file, unless it is there already. When this returns, the file survives a power cut.
+    """Create a key file with a new key, unless the file exists. The new file is durable: it survives a power cut.
 
     Returns:
-        Whether it was made now.
+        Whether the file was created by this call.
 
     Raises:
-        InvalidInput: it cannot be written.
-        NotFound: there is no directory for it.
+        InvalidInput: the file cannot be written.
+        NotFound: the directory does not exist.
     """
     if os.path.lexists(path):
         return False
@@ -63,7 +66,7 @@ def make(path: Path) -> bool:
         new.finish()
     except InvalidInput:
         if os.path.lexists(path):
-            return False  # another process was quicker
+            return False  # another process created it first
         raise
     finally:
         new.discard()

@@ -1,6 +1,6 @@
-"""Work in the background that every server and every worker does: indexing messages for search, and finishing deletions.
+"""Background maintenance in every server and worker: indexes messages for search, and finishes deletions.
 
-Any number of processes may do it at once. Each piece is small and is a transaction of its own, and others write in between.
+Any number of processes may do it at once. Each batch is small and is a transaction of its own, so other writers can proceed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from .handles import AsyncHoldfast
 from .ids import IdSource, RandomIds
 
 EVERY_S = 60.0
-"""Seconds between two rounds over all tenants; up to half of it more, so that many processes do not work at the same moments."""
+"""Seconds between two rounds over all tenants, plus up to half as much again, so that processes do not work in lockstep."""
 FIRST_S = 5.0
 """Seconds until the first round."""
 PAUSE_S = 0.05
-"""Seconds between two pieces, for those who wait to write."""
+"""Seconds between two batches, so that waiting writers can proceed."""
 
 log = logging.getLogger("holdfast.maintenance")
 
 
 async def keep_up(hf: AsyncHoldfast, *, ids: IdSource | None = None) -> None:
-    """Do what there is to do, round after round, until cancelled."""
+    """Run maintenance rounds until cancelled."""
     ids = ids or RandomIds()
     pause_s = FIRST_S
     while True:
@@ -32,15 +32,15 @@ async def keep_up(hf: AsyncHoldfast, *, ids: IdSource | None = None) -> None:
         try:
             await _one_round(hf)
         except ReadOnly:
-            log.info("the database cannot be written, so nothing is done in the background")
+            log.info("maintenance is disabled: the database is read-only")
             return
         except HoldfastError as error:
-            log.warning("the work in the background goes on later: %s: %s", type(error).__name__, error)
+            log.warning("maintenance failed and is retried later: %s: %s", type(error).__name__, error)
 
 
 async def _one_round(hf: AsyncHoldfast) -> None:
     while True:
-        piece = await hf.tenants.maintain()
-        if piece.is_done:
+        batch = await hf.tenants.maintain()
+        if batch.is_done:
             return
         await asyncio.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""Files that are handed out: there when they are whole, for their owner alone, and never through somebody else's link."""
+"""Safe creation of output files: they appear only when complete, with mode 0600, and never follow a planted symlink."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .errors import InvalidInput, NotFound
 
 
 class NewFile:
-    """A file that is written beside its place under a name of its own, and put there by ``finish``.
+    """A file that is written under a temporary name in the same directory, and moved to its path by ``finish``.
 
-    The name cannot be guessed and is never opened if something is there, so that a link which somebody put into a shared
-    directory leads nowhere. The file has mode 0600.
+    The temporary name is unguessable and must not exist yet, so a symlink that another user placed in a shared directory is
+    never followed. The file has mode 0600.
 
     Raises:
-        InvalidInput: the file is there already and not to be replaced, or cannot be made.
-        NotFound: there is no directory for it.
+        InvalidInput: the file exists and ``replace`` is false, or it cannot be created.
+        NotFound: the directory does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, replace: bool = False) -> None:
@@ -28,32 +28,32 @@ class NewFile:
         try:
             handle, self._part = tempfile.mkstemp(prefix=f"{name[:100]}.", suffix=".part", dir=folder)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFound(f"there is no directory for the file {self._path!r}") from error
+            raise NotFound(f"the directory of {self._path!r} does not exist", noun="directory", key=folder) from error
         except OSError as error:
             raise self._failed(error) from error
         self.file: BinaryIO = os.fdopen(handle, "wb")
 
     def finish(self) -> None:
-        """Put it where it belongs, once it is on the disk.
+        """Sync the file to disk and move it to its path.
 
         Raises:
-            InvalidInput: something else is there by now.
+            InvalidInput: another file was created at the path in the meantime.
         """
         try:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
-            if self._replace or not self._linked():
+            if self._replace or not self._link():
                 if not self._replace:
                     os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # a rename would replace
                 os.replace(self._part, self._path)
         except FileExistsError as error:
-            raise _there(self._path) from error
+            raise _exists(self._path) from error
         except OSError as error:
             raise self._failed(error) from error
 
-    def _linked(self) -> bool:
-        """Give it its name as a second one, which, unlike a rename, replaces nothing; ``False`` where there are no such links."""
+    def _link(self) -> bool:
+        """Hard-link the file to its path, which, unlike a rename, replaces nothing. ``False`` if the file system has no links."""
         try:
             os.link(self._part, self._path)
         except FileExistsError:
@@ -65,26 +65,26 @@ class NewFile:
         return True
 
     def discard(self) -> None:
-        """Close it and remove its first name; where it belongs it stays."""
+        """Close the file and remove its temporary name. A finished file stays at its path."""
         self.file.close()
         try:
             os.unlink(self._part)
         except OSError:
-            return  # finished, or gone with its directory
+            return  # already finished, or removed together with its directory
 
     def _failed(self, error: OSError) -> InvalidInput:
-        return InvalidInput(f"{self._path!r} cannot be written: {error.strerror or error}")
+        return InvalidInput(f"{self._path!r} cannot be written: {error.strerror or error}", field="path")
 
 
 def refuse_existing(path: str | os.PathLike[str], *, replace: bool) -> None:
-    """Refuse a file that is there already, unless it is to be replaced.
+    """Raise if a path exists and must not be replaced.
 
     Raises:
-        InvalidInput: it is there, be it a link that leads nowhere.
+        InvalidInput: the path exists, even if it is a dangling symlink.
     """
     if not replace and os.path.lexists(path):
-        raise _there(os.fspath(path))
+        raise _exists(os.fspath(path))
 
 
-def _there(path: str) -> InvalidInput:
-    return InvalidInput(f"{path} is there already; choose another name, or say that it is to be replaced")
+def _exists(path: str) -> InvalidInput:
+    return InvalidInput(f"{path} already exists: choose another name, or allow it to be replaced", field="path")

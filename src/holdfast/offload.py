@@ -1,4 +1,4 @@
-"""Work that would hold up an event loop: done in a thread, or, for a synchronous caller, where it is."""
+"""Runs work that would block an event loop in a thread; synchronous callers run it inline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from msgspec.structs import astuple
 T = TypeVar("T")
 
 INLINE_CHARS = 100_000
-"""Characters of a value up to which an event loop works on it."""
+"""Size of a value, in characters, up to which an event loop processes it inline."""
 _PART_CHARS = 10
-"""Characters that each part of a value counts as, besides its own."""
+"""Characters that each element of a value counts for, in addition to its text."""
 _SCALARS = frozenset((type(None), bool, int, float, datetime))
 
 
@@ -24,47 +24,47 @@ class _Caller(Protocol):
 
 
 async def work(engine: _Caller, do: Callable[[], T]) -> T:
-    """Do something that reads files or computes for more than a few milliseconds.
+    """Run a function that reads files or computes for more than a few milliseconds.
 
-    A caller that is cancelled waits for the thread, so that nothing goes on behind its back. What takes long is therefore
-    given in slices.
+    A cancelled caller waits until the thread has finished, so that no work continues after it returns. Long work must therefore
+    be split into short slices.
     """
     if engine.blocking:
         return do()
     import asyncio
 
-    doing = asyncio.ensure_future(asyncio.to_thread(do))
+    task = asyncio.ensure_future(asyncio.to_thread(do))
     try:
-        return await asyncio.shield(doing)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([doing])
-        if not doing.cancelled():
-            doing.exception()  # nobody waits for it any longer
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved, or asyncio would log that it never was
         raise
 
 
 def is_large(value: Any) -> bool:
-    """Whether a JSON value, or an object with fields, is more than an event loop should work on: over ``INLINE_CHARS``, where
-    each part counts as some characters. It stops looking as soon as it knows."""
-    left, waiting = INLINE_CHARS, [value]
-    while waiting:
-        each = waiting.pop()
+    """Return whether a JSON value or a struct is too large to be processed inline: over ``INLINE_CHARS`` characters, where each
+    element counts for ``_PART_CHARS``. Stops counting as soon as the answer is known."""
+    left, stack = INLINE_CHARS, [value]
+    while stack:
+        part = stack.pop()
         left -= _PART_CHARS
-        if type(each) in _SCALARS:
+        if type(part) in _SCALARS:
             continue
-        if isinstance(each, (str, bytes)):
-            left -= len(each)
-        elif isinstance(each, (list, tuple)):
-            if len(each) * _PART_CHARS > left:
+        if isinstance(part, (str, bytes)):
+            left -= len(part)
+        elif isinstance(part, (list, tuple)):
+            if len(part) * _PART_CHARS > left:
                 return True
-            waiting += each
-        elif isinstance(each, dict):
-            if len(each) * 2 * _PART_CHARS > left:
+            stack += part
+        elif isinstance(part, dict):
+            if len(part) * 2 * _PART_CHARS > left:
                 return True
-            waiting += each
-            waiting += each.values()
-        elif isinstance(each, Struct):
-            waiting += astuple(each)
+            stack += part
+            stack += part.values()
+        elif isinstance(part, Struct):
+            stack += astuple(part)
         if left < 0:
             return True
     return False

@@ -1,7 +1,7 @@
-"""The schema of a database, for deployment scripts and the command line: apply, undo, report, print, adopt, distribute.
+"""Schema management for deployment scripts and the command line: apply, revert, report, print, adopt, distribute.
 
-A program that only opens a ``Holdfast`` needs none of this on SQLite, where the schema is brought up to date when the file is
-opened. On PostgreSQL it is brought up to date when told::
+A program that opens a ``Holdfast`` on SQLite does not need this module: the schema is migrated when the file is opened. A
+PostgreSQL schema is only migrated explicitly::
 
     from holdfast.schema import migrate_up
 
@@ -35,117 +35,126 @@ _ONE_CONNECTION = PoolOptions(min_connections=1, max_connections=1)
 
 
 def migration_status(url: str) -> list[MigrationStatus]:
-    """Every migration of this release and whether it is applied. Nothing is changed, and no file is made.
+    """Return every migration of this release and whether it is applied. Changes nothing and creates no file.
 
     Raises:
-        SchemaMismatch: the database is newer than this release, or an applied file was edited.
-        Unavailable: the database cannot be reached, or the file is not there.
+        SchemaMismatch: the database is newer than this release, or an applied migration was edited.
+        Unavailable: the database cannot be reached, or the file does not exist.
     """
-    return _look(url, runner.status)
+    return _run_read_only(url, runner.status)
 
 
 def migrate_up(url: str, *, to: int | None = None) -> list[MigrationStatus]:
-    """Apply what is missing, up to version ``to``, and return what was applied. Two processes may do it at once.
+    """Apply the missing migrations up to version ``to``, and return them. Two processes may do so at once.
 
     Raises:
-        InvalidInput: there is no such version.
-        SchemaMismatch: the database is newer than this release, or an applied file was edited.
+        InvalidInput: version ``to`` does not exist.
+        SchemaMismatch: the database is newer than this release, or an applied migration was edited.
         Unavailable: the database cannot be reached.
     """
-    return _now(_on(address.parse(url), lambda connection: runner.up(connection, SystemClock(), to=to)), applied=True)
+    applied = _run(address.parse(url), lambda connection: runner.up(connection, SystemClock(), to=to))
+    return _statuses(applied, applied=True)
 
 
 def migrate_down(url: str, *, to: int) -> list[MigrationStatus]:
-    """Undo what is above version ``to``, newest first, and return what was undone. What those tables held is gone.
+    """Revert the migrations above version ``to``, newest first, and return them. The data of dropped tables is lost.
 
     Raises:
-        InvalidInput: there is no such version.
-        Unavailable: the database cannot be reached, or the file is not there.
+        InvalidInput: version ``to`` does not exist.
+        Unavailable: the database cannot be reached, or the file does not exist.
     """
-    migration_status(url)  # a file that is not there must not be made only to be emptied
-    return _now(_on(address.parse(url), lambda connection: runner.down(connection, to=to)), applied=False)
+    migration_status(url)  # raises if the file does not exist, so that it is not created only to be emptied
+    reverted = _run(address.parse(url), lambda connection: runner.down(connection, to=to))
+    return _statuses(reverted, applied=False)
 
 
 def migration_sql(engine: str, *, after: int = 0) -> str:
-    """The migrations above version ``after`` as plain SQL for ``sqlite`` or ``postgres``, to be run with ``psql -f`` or the like.
+    """Return the migrations above version ``after`` as plain SQL for ``sqlite`` or ``postgres``, for tools such as ``psql -f``.
 
     Raises:
-        InvalidInput: there is no such engine or version.
+        InvalidInput: the engine or the version does not exist.
     """
     if engine not in ENGINES:
-        raise InvalidInput(f"there is no engine {engine!r}: choose one of {', '.join(ENGINES)}")
+        raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}", field="engine")
     return plain_sql(Dialect(engine), after=after)
 
 
 def adopt(url: str) -> list[MigrationStatus]:
-    """Record a schema that was made from ``migration_sql`` as migrated, and return what was recorded. No table is touched.
+    """Record a schema that was created from ``migration_sql`` as migrated, and return the recorded migrations.
+
+    No table is changed.
 
     Raises:
-        SchemaMismatch: the schema is not what the migrations of this release make; the message names every difference.
-        Unavailable: the database cannot be reached, or the file is not there.
+        SchemaMismatch: the schema differs from that of this release's migrations; the message lists every difference.
+        Unavailable: the database cannot be reached, or the file does not exist.
     """
-    address.check_there(url)
-    return _now(_on(address.parse(url), lambda connection: runner.adopt(connection, SystemClock())), applied=True)
+    address.check_exists(url)
+    recorded = _run(address.parse(url), lambda connection: runner.adopt(connection, SystemClock()))
+    return _statuses(recorded, applied=True)
 
 
 def distribute(url: str) -> list[str]:
-    """Spread every table over the machines of a Citus cluster, by tenant; all of them or none. What is spread stays so.
+    """Distribute every table over the nodes of a Citus cluster, by tenant, all or none. Distributed tables are left unchanged.
 
     Returns:
         The statements that were run.
 
     Raises:
-        InvalidInput: this is not PostgreSQL, it has no citus extension, or the cluster does not know its coordinator.
-        SchemaMismatch: the migrations of this release are not all applied.
+        InvalidInput: the database is not PostgreSQL, has no citus extension, or the cluster's coordinator is not configured.
+        SchemaMismatch: some migrations of this release are not applied.
     """
-    return _look(url, runner.distribute)
+    return _run_read_only(url, runner.distribute)
 
 
 def check_integrity(url: str) -> list[str]:
-    """What is wrong with the database as such, in the words of its engine; nothing if all is well. Nothing is changed.
+    """Return the faults that the database engine reports; an empty list means none. Changes nothing.
 
-    SQLite looks at every page, index and foreign key. PostgreSQL looks after its pages itself: indexes are named that are not
-    complete.
+    SQLite checks every page, index and foreign key. PostgreSQL verifies its pages itself, so only invalid indexes are reported.
 
     Raises:
-        SchemaMismatch: the database is newer than this release, or an applied file was edited.
-        Unavailable: the database cannot be reached, or the file is not there.
+        SchemaMismatch: the database is newer than this release, or an applied migration was edited.
+        Unavailable: the database cannot be reached, or the file does not exist.
     """
     try:
-        missing = [f"migration {each.version} is not applied" for each in migration_status(url) if not each.applied]
-        return [*missing, *_look(url, _look_over)]
+        missing = [
+            f"migration {migration.version} is not applied"
+            for migration in migration_status(url)
+            if not migration.applied
+        ]
+        return [*missing, *_run_read_only(url, _engine_faults)]
     except Corrupt as error:
-        return [str(error)]  # so damaged that it could not even be looked at
+        return [str(error)]  # too damaged to be checked
 
 
-async def _look_over(connection: Connection) -> list[str]:
+async def _engine_faults(connection: Connection) -> list[str]:
     if connection.dialect is Dialect.POSTGRES:
-        return [f"the index {row[0]} is not complete" for row in await connection.fetch(_INCOMPLETE, ())]
+        return [f"index {row[0]} is invalid" for row in await connection.fetch(_INCOMPLETE, ())]
     pages = [str(row[0]) for row in await connection.fetch("PRAGMA integrity_check", ())]
     keys = [
-        f"{row[0]}: a row points to no row of {row[2]}"
+        f"{row[0]}: a row refers to a row of {row[2]} that does not exist"
         for row in await connection.fetch("PRAGMA foreign_key_check", ())
     ]
-    return [*(each for each in pages if each != "ok"), *dict.fromkeys(keys)]
+    return [*(page for page in pages if page != "ok"), *dict.fromkeys(keys)]
 
 
-def _look(url: str, call: Call[T]) -> T:
-    address.check_there(url)
-    return _on(address.parse(url), call, read_only=True)
+def _run_read_only(url: str, call: Call[T]) -> T:
+    address.check_exists(url)
+    return _run(address.parse(url), call, read_only=True)
 
 
-def _on(where: address.Address, call: Call[T], *, read_only: bool = False) -> T:
-    if read_only and where.engine == "sqlite":
-        where = address.Address(where.engine, where.place, read_only=True, library=where.library)
-    engine = factory.blocking(where, durability="full", pool=_ONE_CONNECTION)
+def _run(database: address.Address, call: Call[T], *, read_only: bool = False) -> T:
+    """Run a call on a connection of its own."""
+    if read_only and database.engine == "sqlite":
+        database = address.Address(database.engine, database.place, read_only=True, library=database.library)
+    engine = factory.blocking(database, durability="full", pool=_ONE_CONNECTION)
     try:
         return step(engine.exclusive(call))
     finally:
         step(engine.close())
 
 
-def _now(migrations: Sequence[Migration], *, applied: bool) -> list[MigrationStatus]:
-    return [MigrationStatus(each.version, each.name, applied) for each in migrations]
+def _statuses(migrations: Sequence[Migration], *, applied: bool) -> list[MigrationStatus]:
+    return [MigrationStatus(migration.version, migration.name, applied) for migration in migrations]
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The lists of stores: one line for each store, from which the synchronous and the asynchronous handle are made."""
+"""The stores of each handle: one line for each store defines the attribute of the synchronous and the asyncio handle."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ S = TypeVar("S")
 
 
 class SyncHandle:
-    """A handle whose stores are called without ``await``."""
+    """Base class of handles with synchronous stores."""
 
     _arguments: tuple[Engine, Any]
-    """What a store is made with: the engine, and the scope or the setting."""
+    """The constructor arguments of a store: the engine, and the scope or the setting."""
 
 
 class AsyncHandle:
-    """A handle whose stores are awaited."""
+    """Base class of handles with asyncio stores."""
 
     _arguments: tuple[Engine, Any]
-    """What a store is made with: the engine, and the scope or the setting."""
+    """The constructor arguments of a store: the engine, and the scope or the setting."""
 
 
 class StoreField(Generic[A, S]):
-    """A store of a handle: made when it is first used, and kept."""
+    """Descriptor of a store: creates it on first access, and keeps it on the handle."""
 
     def __init__(self, asynchronous: Callable[[Engine, Any], A], synchronous: Callable[[A], S]) -> None:
         self._asynchronous, self._synchronous = asynchronous, synchronous
@@ -79,13 +79,13 @@ class StoreField(Generic[A, S]):
             return self
         asynchronous = self._asynchronous(*handle._arguments)
         store = asynchronous if isinstance(handle, AsyncHandle) else self._synchronous(asynchronous)
-        # From now on the attribute is found on the handle itself, without this method.
+        # Later accesses find the attribute on the handle itself and do not call this method.
         vars(handle)[self._name] = store
         return store
 
 
 def store_names(handle: type) -> list[str]:
-    """The names of the stores of a class of handles, in the order of its list."""
+    """Return the names of the stores of a handle class, in the order of their definition."""
     return [
         name for cls in reversed(handle.__mro__) for name, field in vars(cls).items() if isinstance(field, StoreField)
     ]
@@ -127,15 +127,15 @@ class TenantStores:
 
 
 class PlatformStores:
-    """The stores that concern all tenants."""
+    """The stores that are not limited to one tenant."""
 
     tenants = StoreField(AsyncTenants, Tenants)
     """All tenants."""
     api_keys = StoreField(AsyncApiKeys, ApiKeys)
     """The API keys of all tenants."""
     erasures = StoreField(AsyncErasures, Erasures)
-    """The tenants whose data is to be erased."""
+    """The tenants whose data must be erased."""
     server_settings = StoreField(AsyncServerSettings, ServerSettings)
-    """The settings that all processes on this database share."""
+    """The settings shared by all processes on this database."""
     run_queue = StoreField(AsyncRunQueue, RunQueue)
-    """The runs of all tenants that wait for a worker."""
+    """The runs of all tenants that are waiting for a worker."""

@@ -1,8 +1,8 @@
-"""Run a coroutine that never suspends, by hand, in the thread that is here.
+"""Run a coroutine that never suspends, in the current thread and without an event loop.
 
 Every store method is written once, as ``async def``. On a blocking connection the awaited methods block instead of
-suspending, so one ``send`` runs the whole call to its end: no event loop, no thread, a normal traceback. The
-synchronous API, the SQLite writer and the simulator all stand on this.
+suspending, so one ``send`` runs the whole call to completion: no event loop, no thread, a normal traceback. The
+synchronous API, the SQLite writer and the simulator are based on this.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that must not suspend.
+    """Run a coroutine that must not suspend, and return its result.
 
     Raises:
-        RuntimeError: it did suspend, so something asynchronous was awaited on a blocking connection.
+        RuntimeError: the coroutine suspended, because it awaited an asynchronous operation on a blocking connection.
     """
     try:
         coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
+    except StopIteration as stop:
+        result: T = stop.value
         return result
     coroutine.close()
-    raise RuntimeError("a blocking call suspended: something asynchronous was awaited on a blocking connection")
+    raise RuntimeError("a blocking call suspended: an asynchronous operation was awaited on a blocking connection")

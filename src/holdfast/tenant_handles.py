@@ -1,4 +1,4 @@
-"""The handle of one tenant, for synchronous programs and for asyncio."""
+"""Tenant handles, for synchronous programs and for asyncio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stores.lifecycle.tenant_engine import TenantEngine, inner_engine
 
 
 class _AnyTenantHandle(TenantStores):
-    """What both handles of a tenant have."""
+    """The common part of both tenant handles."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = inner_engine(engine), scope
@@ -34,12 +34,12 @@ class _AnyTenantHandle(TenantStores):
 
     @property
     def clock(self) -> Clock:
-        """Where the time of everything that is stored comes from."""
+        """The source of all stored times."""
         return self._scope.clock
 
     @property
     def limits(self) -> Limits:
-        """What one call may carry."""
+        """The limits on the inputs of a call."""
         return self._scope.limits
 
     @property
@@ -48,7 +48,7 @@ class _AnyTenantHandle(TenantStores):
         return self._scope.keys
 
     def count_tokens(self, content: Any) -> int:
-        """How many tokens the content of a message has, by the counter that this Holdfast was given, or an estimate."""
+        """Return the number of tokens of a message's content, by the ``count_tokens`` of this Holdfast, or an estimate."""
         return counter_of(self._scope)(content)
 
     def acting(
@@ -62,13 +62,13 @@ class _AnyTenantHandle(TenantStores):
         chat: str | None = None,
         peer_kind: PeerKind | None = None,
     ) -> ActingBlock:
-        """Say once who acts in a ``with`` or ``async with`` block, for this tenant, this task and what it starts.
+        """Set the actor of a ``with`` or ``async with`` block, for this tenant, the current task and the tasks that it starts.
 
-        What is made inside without a user or an agent gets these. Nothing is looked up or filtered by them. Blocks nest:
-        the inner one replaces only what it names.
+        Rows that are created in the block without a user or an agent get these. Queries are not filtered by them. Blocks nest:
+        the inner one overrides only the values that it sets.
 
         Raises:
-            InvalidInput: a value is not a name, or none of its kind.
+            InvalidInput: a value is not a valid name, or not a valid ``agent_type`` or ``peer_kind``.
         """
         return ActingBlock(
             self._scope,
@@ -82,64 +82,66 @@ class _AnyTenantHandle(TenantStores):
         )
 
     def acting_now(self) -> ActorContext:
-        """Who acts for this tenant here and now; what nobody said is ``None``."""
+        """Return the current actor for this tenant; values that are not set are ``None``."""
         return actor_context.now(self._scope)
 
-    def _reopening(self) -> Any:
+    def _reopener(self) -> Any:
         if self._engine.joined:
             raise InvalidInput(
-                "a handle that has joined your connection cannot be opened a second time: join another one"
+                "a handle that has joined a connection cannot be opened a second time: join another connection instead"
             )
         if self._scope.reopen is None:
-            raise InvalidInput("a database in memory has one connection and cannot be opened a second time: use a file")
+            raise InvalidInput(
+                "an in-memory database has one connection and cannot be opened a second time: use a file"
+            )
         return self._scope.reopen
 
 
 class AsyncTenantHandle(_AnyTenantHandle, AsyncHandle):
-    """Everything of one tenant; no call through it can see another's."""
+    """Access to the data of one tenant; no call can reach the data of another tenant."""
 
     def join(self, connection: Any) -> AsyncTenantHandle:
-        """The same tenant on your own connection: what is written lives and dies with your transaction.
+        """Return a handle of the same tenant on your own connection: writes commit or roll back with your transaction.
 
         Takes an asyncpg, psycopg (async) or aiosqlite connection, or SQLAlchemy's AsyncConnection or AsyncSession.
 
         Raises:
-            InvalidInput: the object is none of these, or of the other engine.
+            InvalidInput: the connection is of an unsupported type, or of the other engine.
         """
         joined = join.asynchronous(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, connection_lock.of_tasks(connection), blocking=False, owner=self._engine)
+        engine = JoinedEngine(joined, connection_lock.for_tasks(connection), blocking=False, owner=self._engine)
         return AsyncTenantHandle(TenantEngine(engine, self._scope), self._scope)
 
     def as_sync(self) -> AbstractContextManager[TenantHandle]:
-        """The same tenant for synchronous code, through a ``Holdfast`` on the same database that the block opens and closes.
+        """Open the same tenant for synchronous code, through a ``Holdfast`` that the ``with`` block opens and closes.
 
         Raises:
-            InvalidInput: the database is in memory, or this handle has joined a connection of yours.
+            InvalidInput: the database is in memory, or this handle has joined a connection.
         """
-        opened: AbstractContextManager[TenantHandle] = self._reopening().sync(self._scope)
-        return opened
+        handle: AbstractContextManager[TenantHandle] = self._reopener().sync(self._scope)
+        return handle
 
 
 class TenantHandle(_AnyTenantHandle, SyncHandle):
-    """Everything of one tenant; no call through it can see another's."""
+    """Access to the data of one tenant; no call can reach the data of another tenant."""
 
     def join(self, connection: Any) -> TenantHandle:
-        """The same tenant on your own connection: what is written lives and dies with your transaction.
+        """Return a handle of the same tenant on your own connection: writes commit or roll back with your transaction.
 
         Takes a psycopg, sqlite3 or apsw connection, or SQLAlchemy's Connection or Session.
 
         Raises:
-            InvalidInput: the object is none of these, or of the other engine.
+            InvalidInput: the connection is of an unsupported type, or of the other engine.
         """
         joined = join.blocking(connection, self._engine.dialect)
-        engine = JoinedEngine(joined, connection_lock.of_threads(connection), blocking=True, owner=self._engine)
+        engine = JoinedEngine(joined, connection_lock.for_threads(connection), blocking=True, owner=self._engine)
         return TenantHandle(TenantEngine(engine, self._scope), self._scope)
 
     def as_async(self) -> AbstractAsyncContextManager[AsyncTenantHandle]:
-        """The same tenant for asyncio, through an ``AsyncHoldfast`` on the same database that the block opens and closes.
+        """Open the same tenant for asyncio, through an ``AsyncHoldfast`` that the ``async with`` block opens and closes.
 
         Raises:
-            InvalidInput: the database is in memory, or this handle has joined a connection of yours.
+            InvalidInput: the database is in memory, or this handle has joined a connection.
         """
-        opened: AbstractAsyncContextManager[AsyncTenantHandle] = self._reopening().asynchronous(self._scope)
-        return opened
+        handle: AbstractAsyncContextManager[AsyncTenantHandle] = self._reopener().asynchronous(self._scope)
+        return handle

@@ -1,4 +1,4 @@
-"""Row types and store classes, for annotations: the types that methods take and return."""
+"""The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
@@ -23,10 +23,10 @@ from .stores.conversation.shares import AsyncSessionShares, SessionShare, Sessio
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
-from .stores.execution.checkpoints.reader import Checkpoint, Held
+from .stores.execution.checkpoints.reader import CachedPieces, Checkpoint
 from .stores.execution.checkpoints.task_writes import TaskWrites
 from .stores.execution.checkpoints.verification import CheckedThreads, DamagedCheckpoint
-from .stores.execution.checkpoints.writer import Stored
+from .stores.execution.checkpoints.writer import StoredPieces
 from .stores.execution.flows import AsyncFlows, Flow, Flows, FlowState, PendingFeedback
 from .stores.execution.runs.leases import AsyncLeases, AsyncRunQueue, ClaimedRun, Leases, RunQueue
 from .stores.execution.runs.ledger import PendingCall, ToolCall
@@ -124,6 +124,7 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
+    "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
     "ChannelInstances",
@@ -160,7 +161,6 @@ __all__ = [
     "Flows",
     "GeneralFeedback",
     "GeneralFeedbackStore",
-    "Held",
     "Hold",
     "Leases",
     "LoadedRun",
@@ -200,7 +200,7 @@ __all__ = [
     "Snapshots",
     "Step",
     "Steps",
-    "Stored",
+    "StoredPieces",
     "SweepCounts",
     "SweepResult",
     "TaskWrites",

@@ -1,4 +1,4 @@
-"""Each framework's tests run in an environment of their own, which ``make test`` makes; elsewhere they are not collected."""
+"""The tests of each framework run in their own environment, which ``make test`` creates; in others they are not collected."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ FRAMEWORKS = {
     "kagent": "kagent",
     "a2a": "a2a",
 }
-"""Folders, each with what must be installed for it."""
+"""Test directories, each with the package that it requires."""
 
 collect_ignore = [folder for folder, name in FRAMEWORKS.items() if find_spec(name) is None]

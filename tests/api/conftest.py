@@ -1,4 +1,4 @@
-"""Servers for the tests of the faces: one on each engine for a whole worker, because starting one takes a second."""
+"""Servers for the HTTP tests: one per engine and worker, because starting one takes a second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.kagent import Kagent, open_kagent
 from tests.api.process import Api, ServerProcess
-from tests.api.v1 import Here, open_here
+from tests.api.v1 import V1Client, open_here
 from tests.databases import TEMPLATE
 from tests.servers import PostgresServer
 
@@ -41,42 +41,42 @@ def _postgres_http_server(
     ]
 )
 def server(request: pytest.FixtureRequest) -> ServerProcess:
-    """A running server, on each engine. Other tests use it too: do not stop it, and stay within a tenant."""
-    found: ServerProcess = request.getfixturevalue(request.param)
-    return found
+    """A running server on each engine. It is shared by tests: do not stop it, and use a tenant of your own."""
+    result: ServerProcess = request.getfixturevalue(request.param)
+    return result
 
 
 @pytest.fixture
 def api(server: ServerProcess) -> Api:
-    """A tenant of one's own on a running server."""
+    """A new tenant of a running server."""
     return Api(server.http, f"tenant-{next(_NUMBERS)}")
 
 
 @pytest.fixture
 def start(tmp_path: Path, closing: Callable[..., ServerProcess]) -> Callable[..., ServerProcess]:
-    """Start a server of one's own."""
+    """Start a server for one test."""
     return lambda *arguments, **environment: closing(ServerProcess(tmp_path, *arguments, **environment))
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[Here]:
+def open_v1() -> Iterator[V1Client]:
     """A server in this process, for the tests of a module."""
     yield from open_here()
 
 
 @pytest.fixture
-def here(opened: Here) -> Here:
-    """A tenant of this test's own."""
-    return opened.another()
+def v1(open_v1: V1Client) -> V1Client:
+    """A new tenant for one test."""
+    return open_v1.another()
 
 
 @pytest.fixture(scope="module")
-def opened_kagent() -> Iterator[Kagent]:
-    """The same, for those who ask as kagent does."""
+def open_kagent_server() -> Iterator[Kagent]:
+    """A server in this process for kagent's API, for the tests of a module."""
     yield from open_kagent()
 
 
 @pytest.fixture
-def kagent(opened_kagent: Kagent) -> Kagent:
-    """A tenant of this test's own."""
-    return opened_kagent.another()
+def kagent(open_kagent_server: Kagent) -> Kagent:
+    """A new tenant for one test."""
+    return open_kagent_server.another()

@@ -1,4 +1,4 @@
-"""The server without a socket: as quick as a call, so that everything can be tried."""
+"""The server without a socket: requests are as fast as calls, so that many can be tested."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.contract.legs import KEY
 
 HERE = "127.0.0.1"
 CALM = ServerLimits(refusals_per_s=0)
-"""Limits for those who are refused on purpose."""
+"""Limits for tests whose requests are refused on purpose."""
 
 
 class Reply:
-    """What came back."""
+    """A response."""
 
     def __init__(self, events: list[Any]) -> None:
         self.status: int = events[0]["status"]
@@ -57,7 +57,7 @@ class Running:
         address: str = HERE,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Put one request, with JSON for a body, or bytes as they are."""
+        """Send one request, with a JSON body, or bytes unchanged."""
         raw, _, query = path.partition("?")
         sent = [(b"host", b"localhost")]
         if key is not None:
@@ -103,7 +103,7 @@ async def running(
     migrate: bool | None = None,
     encryption_key: Keys | None = KEY,
 ) -> AsyncIterator[Running]:
-    """A server on a database, until the block ends. ``None`` for its keys takes those of the environment."""
+    """Run a server on a database until the block ends. ``None`` for its keys uses those of the environment."""
     service = Service(database, limits, admin_key=admin_key, migrate=migrate, encryption_key=encryption_key)
     if clock is not None:
         service.clock = clock

@@ -1,4 +1,4 @@
-"""A tenant of a server that runs in this process, asked as kagent's clients do, without their packages."""
+"""A client for kagent's API of a server in this process, without kagent's packages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NUMBERS = count(1)
 
 
 class Kagent:
-    """One tenant of a server that runs in this process, asked as kagent's clients do."""
+    """One tenant of a server in this process, with the requests of kagent's clients."""
 
     def __init__(self, runner: asyncio.Runner, server: Running, key: str, tenant: str) -> None:
         self.runner, self.server, self.key, self.name = runner, server, key, tenant
 
     @property
     def tenant(self) -> AsyncTenantHandle:
-        """The same tenant, past the server."""
+        """The handle of the same tenant, without the server."""
         return self.server.holdfast.tenant(self.name)
 
     def use_keys(self, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
@@ -33,11 +33,11 @@ class Kagent:
         monkeypatch.setattr(self.server.holdfast._setting, "keys", KeyRing(keys))
 
     def run(self, work: Any) -> Any:
-        """What comes of something that takes this event loop."""
+        """Run a coroutine in the server's event loop."""
         return self.runner.run(work)
 
     async def ask(self, method: str, path: str, body: Any = None, *, user: str | None = "ada", **more: str) -> Reply:
-        """One request of a user, with further headers."""
+        """Send one request of a user, with further headers."""
         headers = {name.replace("_", "-"): value for name, value in more.items()}
         if user is not None:
             headers["x-user-id"] = user
@@ -56,14 +56,14 @@ class Kagent:
         return self.runner.run(self.ask("DELETE", path, **more))
 
     def another(self, scopes: tuple[str, ...] = ("read", "write"), *, tenant: str | None = None) -> Kagent:
-        """Another tenant of the same server, or another key of one."""
+        """Return another tenant of the same server, or another key of a tenant."""
         name, key = tenant or f"tenant-{next(_NUMBERS)}", new_api_key()
         self.run(self.server.holdfast.api_keys.create(key, name="test", tenant=name, scopes=list(scopes)))
         return Kagent(self.runner, self.server, key, name)
 
 
 def open_kagent() -> Iterator[Kagent]:
-    """A server for the tests of a module. It has no encryption keys until a test gives it some with ``use_keys``."""
+    """Yield a server for the tests of a module. It has no encryption keys until a test sets some with ``use_keys``."""
     with asyncio.Runner() as runner:
         server = running(encryption_key=())
         first = Kagent(runner, runner.run(server.__aenter__()), "", "")
@@ -72,20 +72,20 @@ def open_kagent() -> Iterator[Kagent]:
 
 
 def good(reply: Reply, status: int = 200) -> Any:
-    """The data of an answer in its envelope."""
+    """Check the status and the envelope of a response, and return its data."""
     assert reply.status == status, reply.body
-    found = json.loads(reply.body)
-    assert set(found) == {"error", "data", "message"}
-    assert (found["error"], bool(found["message"])) == (False, True)
-    return found["data"]
+    body = json.loads(reply.body)
+    assert set(body) == {"error", "data", "message"}
+    assert (body["error"], bool(body["message"])) == (False, True)
+    return body["data"]
 
 
 def bad(reply: Reply, status: int) -> str:
-    """The words of an error, which stand alone."""
+    """Check the status and the form of an error response, and return its message."""
     assert reply.status == status, reply.body
     assert reply.headers["content-type"] == "application/json"
-    found = json.loads(reply.body)
-    assert list(found) == ["error"]
-    assert isinstance(found["error"], str)
-    words: str = found["error"]
+    body = json.loads(reply.body)
+    assert list(body) == ["error"]
+    assert isinstance(body["error"], str)
+    words: str = body["error"]
     return words

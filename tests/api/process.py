@@ -1,4 +1,4 @@
-"""The real server and the real command line, each in a process of its own."""
+"""The real server and the real command line, each in its own process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 ADMIN_KEY = "hf_" + "0123456789abcdef" * 3
-"""The key of every server that is not told another: it may do everything."""
+"""The admin key of every server that is started without another one."""
 BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
 
 
 def command(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m holdfast`` to its end."""
+    """Run ``python -m holdfast`` until it exits."""
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments],
         cwd=cwd,
@@ -42,7 +42,7 @@ def command(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
 
 
 class ServerProcess:
-    """``holdfast serve`` on any free port."""
+    """``holdfast serve`` on a free port."""
 
     def __init__(self, cwd: Path, *arguments: str, open_files: int | None = None, **environment: str) -> None:
         environment = {"HOLDFAST_ADMIN_KEY": ADMIN_KEY, "HOLDFAST_LIMITS": "refusals_per_s=0", **environment}
@@ -59,10 +59,10 @@ class ServerProcess:
                 text=True,
             )
         self.printed = self._first_lines()
-        found = _ADDRESS.search(self.printed)
-        if found is None:
+        hits = _ADDRESS.search(self.printed)
+        if hits is None:
             raise AssertionError(f"the server did not start: {self.printed}{self.log}")
-        self.url = found.group()
+        self.url = hits.group()
         self.http = httpx.Client(base_url=self.url, timeout=WAIT_S, headers=BEARER)
 
     @property
@@ -75,19 +75,19 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """What it has written to standard error so far."""
+        """Its standard error so far."""
         return self._errors.read_text()
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Wait until it has ended, and say how."""
+        """Wait until it has exited, and return its exit code."""
         return self._process.wait(WAIT_S)
 
     def close(self) -> None:
-        """End it, in good order if it still can."""
+        """Stop it, with SIGTERM if it is still running."""
         self.http.close()
         if self._process.poll() is None:
             self.terminate()
@@ -107,7 +107,7 @@ class ServerProcess:
         self.close()
 
     def _first_lines(self) -> str:
-        """Everything up to the line to paste, or to its end if it ends before."""
+        """Return its output up to the curl command, or all of it if it exits before."""
         assert self._process.stdout is not None
         lines = []
         for line in self._process.stdout:
@@ -118,7 +118,7 @@ class ServerProcess:
 
 
 class Api:
-    """One tenant of a server, for tests that talk to it."""
+    """One tenant of a server, for tests over a socket."""
 
     def __init__(self, http: httpx.Client, tenant: str) -> None:
         self.http, self.name = http, tenant
@@ -126,23 +126,23 @@ class Api:
         self.sessions = f"{self.tenant}/sessions"
 
     def session(self, **body: Any) -> dict[str, Any]:
-        """A new session."""
-        return answered(self.http.post(self.sessions, **json_body(body)), 201)
+        """Create a session."""
+        return json_of(self.http.post(self.sessions, **json_body(body)), 201)
 
     def messages_of(self, session: Mapping[str, Any]) -> str:
-        """Where the messages of a session are."""
+        """Return the path of a session's messages."""
         return f"{self.sessions}/{session['id']}/messages"
 
     def append(self, session: Mapping[str, Any], *texts: str) -> list[dict[str, Any]]:
-        """New messages in a session."""
+        """Append messages to a session."""
         body = {"messages": [{"role": "user", "content": text} for text in texts]}
-        found = answered(self.http.post(self.messages_of(session), **json_body(body)), 201)
-        items: list[dict[str, Any]] = found["items"]
+        answer = json_of(self.http.post(self.messages_of(session), **json_body(body)), 201)
+        items: list[dict[str, Any]] = answer["items"]
         return items
 
 
-def answered(response: httpx.Response, status: int = 200) -> Any:
-    """The body of a response that must have this status."""
+def json_of(response: httpx.Response, status: int = 200) -> Any:
+    """Check the status of a response and return its JSON body."""
     assert response.status_code == status, f"{response.status_code}: {response.text}"
     if status == 204:
         assert response.content == b""
@@ -151,8 +151,8 @@ def answered(response: httpx.Response, status: int = 200) -> Any:
     return response.json()
 
 
-def refused(response: httpx.Response, status: int, type: str) -> dict[str, Any]:
-    """The problem in a response that must have this status and this error."""
+def problem_of(response: httpx.Response, status: int, type: str) -> dict[str, Any]:
+    """Check the status and the error of a response and return the problem."""
     assert response.status_code == status, f"{response.status_code}: {response.text}"
     assert response.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = response.json()
@@ -162,18 +162,18 @@ def refused(response: httpx.Response, status: int, type: str) -> dict[str, Any]:
     return problem
 
 
-def in_json(value: Any) -> str:
-    """A value as it is written in a query parameter."""
+def to_json(value: Any) -> str:
+    """Encode a value for a query parameter."""
     return json.dumps(value)
 
 
 def json_body(value: Any) -> dict[str, Any]:
-    """A value as the body of a request; httpx by itself cannot write a lone surrogate."""
+    """Encode a value as the body of a request; httpx itself cannot encode a lone surrogate."""
     return {"content": json.dumps(value).encode(), "headers": {"Content-Type": "application/json"}}
 
 
-def pasted(http: httpx.Client, line: str, base: str) -> Any:
-    """Do what a line of curl does; ``base`` is the address that it names for the server."""
+def run_curl(http: httpx.Client, line: str, base: str) -> Any:
+    """Send the request of a curl command line; ``base`` is the server's URL in it."""
     program, *rest = shlex.split(line)
     assert program == "curl"
     words = iter(rest)
@@ -194,7 +194,7 @@ def pasted(http: httpx.Client, line: str, base: str) -> Any:
         else:
             assert word in ("-s", "-G"), word
     response = http.request(method, path, params=params or None, headers=headers, content=body)
-    return answered(response, 201 if method == "POST" else 200)
+    return json_of(response, 201 if method == "POST" else 200)
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -203,7 +203,7 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def one_line(text: str) -> str:
-    """The only line of a text."""
+    """Return the only line of a text."""
     lines: Sequence[str] = text.splitlines()
     assert len(lines) == 1, text
     return lines[0]

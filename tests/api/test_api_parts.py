@@ -1,4 +1,4 @@
-"""The parts of the server by themselves, where every input can be tried: JSON, paths, parameters, headers."""
+"""Unit tests of the server's parts, where every input can be tried: JSON, paths, parameters, headers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ANY = msgspec.json.Decoder()
 
 
 class Answer:
-    """What an ASGI application sent."""
+    """The response of an ASGI application."""
 
     def __init__(self, events: list[Event]) -> None:
         self.status: int = events[0]["status"]
@@ -53,8 +53,8 @@ class Answer:
         self.body = b"".join(event.get("body", b"") for event in events[1:])
 
 
-def asked(app: Any, method: str, path: str, *, body: list[Event] | None = None, **headers: str) -> Answer | None:
-    """Put one request to an ASGI application, without a socket."""
+def send_request(app: Any, method: str, path: str, *, body: list[Event] | None = None, **headers: str) -> Answer | None:
+    """Send one request to an ASGI application, without a socket."""
     raw, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -82,31 +82,31 @@ def asked(app: Any, method: str, path: str, *, body: list[Event] | None = None, 
 
 
 @given(JSON)
-def test_every_json_value_survives_the_way_out_and_in(value: Any) -> None:
+def test_every_json_value_survives_encoding_and_decoding(value: Any) -> None:
     assert decode(encode(value), ANY) == value
 
 
 @given(JSON)
-def test_json_written_by_others_is_read_as_they_meant_it(value: Any) -> None:
+def test_json_of_the_standard_library_is_decoded_equally(value: Any) -> None:
     assert decode(json.dumps(value), ANY) == json.loads(json.dumps(value))
 
 
 @given(st.binary(max_size=30) | st.text(alphabet='[]{}",:\\ud8\n', max_size=30).map(str.encode))
-def test_whatever_comes_is_json_or_refused(data: bytes) -> None:
+def test_any_input_is_decoded_as_json_or_refused(data: bytes) -> None:
     try:
-        found = decode(data, ANY)
+        result = decode(data, ANY)
     except (InvalidInput, LimitExceeded):
         return
-    assert found == json.loads(data)
+    assert result == json.loads(data)
 
 
 @pytest.mark.parametrize("data", ['["\\ud800", NaN]', '["\\ud800", Infinity]', '["\\ud800"', '{"a": "\\ud800"} x'])
-def test_a_lone_surrogate_excuses_nothing_else(data: str) -> None:
+def test_json_with_a_lone_surrogate_is_otherwise_checked(data: str) -> None:
     with pytest.raises(InvalidInput, match="not JSON"):
         decode(data, ANY)
 
 
-def test_a_lone_surrogate_is_read_into_a_type_like_anything_else() -> None:
+def test_a_lone_surrogate_can_be_decoded_into_a_struct() -> None:
     class Body(Struct, forbid_unknown_fields=True):
         text: str
 
@@ -116,7 +116,7 @@ def test_a_lone_surrogate_is_read_into_a_type_like_anything_else() -> None:
         decode(b'{"text": 7, "other": "\\udfff"}', decoder)
 
 
-def test_only_what_was_sent_is_passed_on() -> None:
+def test_only_sent_fields_are_passed_on() -> None:
     class Body(Struct):
         a: int | msgspec.UnsetType = UNSET
         b: int | msgspec.UnsetType | None = UNSET
@@ -127,12 +127,12 @@ def test_only_what_was_sent_is_passed_on() -> None:
 @pytest.mark.parametrize(
     "value", ["2030-01-31", "2030-01-31T12:00:00", "soon", 7, None, True, ["2030-01-31T12:00:00Z"]]
 )
-def test_a_time_without_a_zone_is_no_time(value: Any) -> None:
+def test_a_time_without_a_time_zone_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="2030-01-31T12:00:00Z"):
         parse_time(value)
 
 
-def test_times_in_filters_are_told_from_text() -> None:
+def test_times_in_filters_are_parsed_and_text_is_not() -> None:
     at = "2030-01-31T12:00:00Z"
     on_time, on_text, on_meta = filters(
         [Filter("lt", at, column="created_at"), Filter("eq", at, column="key"), Filter("eq", at, meta="created_at")],
@@ -166,7 +166,15 @@ async def get_part(
     secret: Annotated[str | None, Header("X-Secret")] = None,
 ) -> dict[str, Any]:
     """One part."""
-    return {"thing": thing, "part": part, "limit": limit, "flag": flag, "tag": tag, "shape": shape, "secret": secret}
+    return {
+        "thing": thing,
+        "part": part,
+        "limit": limit,
+        "flag": flag,
+        "tag": tag,
+        "shape": shape,
+        "secret": secret,
+    }
 
 
 @operation("GET", "/things/{thing}/parts/first", need="open")
@@ -194,67 +202,67 @@ async def lose(service: Service, *, thing: str) -> Body:
         raise OutcomeUnknown
 
 
-PARTS: list[Operation] = [each.operation for each in (get_part, first_part, add, break_it, lose)]  # type: ignore[attr-defined]
+PARTS: list[Operation] = [value.operation for value in (get_part, first_part, add, break_it, lose)]  # type: ignore[attr-defined]
 SMALL = Service(":memory:", ServerLimits(request_bytes=20))
 
 
 def router(*operations: Operation) -> Router:
-    """A router of these operations."""
+    """Return a router of these operations."""
     return Router(SMALL, operation_routes(SMALL, operations), lambda error, path: answer(error, SMALL.limits))
 
 
 ROUTER = router(*PARTS)
 
 
-def part(path: str, method: str = "GET", **more: Any) -> Answer | None:
-    """Ask the operations above."""
-    return asked(ROUTER, method, path, **more)
+def request_part(path: str, method: str = "GET", **more: Any) -> Answer | None:
+    """Send a request to the operations above."""
+    return send_request(ROUTER, method, path, **more)
 
 
 def read(answer: Answer | None, status: int = 200) -> Any:
-    """The body of an answer that must have this status."""
+    """Check the status of a response and return its JSON body."""
     assert answer is not None
     assert answer.status == status, answer.body
     return json.loads(answer.body)
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1), st.text(st.characters(codec="utf-8"), min_size=1))
-def test_any_name_fits_into_a_path(thing: str, name: str) -> None:
-    found = read(part(f"/things/{quote(thing, safe='')}/parts/{quote(name, safe='')}"))
+def test_any_name_can_be_part_of_a_path(thing: str, name: str) -> None:
+    result = read(request_part(f"/things/{quote(thing, safe='')}/parts/{quote(name, safe='')}"))
     expected = {"first": thing} if name == "first" else {"thing": thing, "part": name}
-    assert expected.items() <= found.items()
+    assert expected.items() <= result.items()
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/things", "/things/", "/things/a/", "/things/a/parts", "/things//parts/b", "//", "/x"]
 )
-def test_other_paths_are_not_ours(path: str) -> None:
+def test_unknown_paths_do_not_match(path: str) -> None:
     with pytest.raises(NoSuchRoute):
         ROUTER.match({"method": "GET", "path": path, "raw_path": path.encode()})
 
 
-def test_a_path_below_a_mount_is_found() -> None:
+def test_a_path_below_a_mount_point_matches() -> None:
     mounted = {"method": "POST", "path": "/hf/things/a", "raw_path": b"/hf/things/a", "root_path": "/hf"}
     without_raw = {"method": "POST", "path": "/things/ä"}
     assert ROUTER.match(mounted).path == ROUTER.match(without_raw).path == "/things/{thing}"
     assert (mounted["path_params"], without_raw["path_params"]) == ({"thing": "a"}, {"thing": "ä"})
 
 
-def test_names_of_a_path_are_each_requests_own() -> None:
+def test_path_parameters_belong_to_one_request() -> None:
     for _ in range(2):
-        found = read(part("/things/a%2Fb/parts/b?limit=3"))
-        assert (found["thing"], found["part"], found["limit"]) == ("a/b", "b", 3)
-        assert read(part("/things/a%2Fb/parts/b"))["limit"] == 10
+        result = read(request_part("/things/a%2Fb/parts/b?limit=3"))
+        assert (result["thing"], result["part"], result["limit"]) == ("a/b", "b", 3)
+        assert read(request_part("/things/a%2Fb/parts/b"))["limit"] == 10
 
 
-def test_each_route_has_the_names_of_its_own_path() -> None:
+def test_each_route_uses_the_parameter_names_of_its_own_path() -> None:
     other = Operation("DELETE", "/things/{other}/parts/{one}", get_part, 200, (), None)
     scope: dict[str, Any] = {"method": "DELETE", "path": "/things/a/parts/b"}
     router(*PARTS, other).match(scope)
     assert scope["path_params"] == {"other": "a", "one": "b"}
 
 
-def test_one_method_on_one_path_cannot_have_two_routes() -> None:
+def test_two_routes_for_one_method_and_path_are_an_error() -> None:
     with pytest.raises(ValueError, match="two routes are defined for GET"):
         router(*PARTS, PARTS[0])
 
@@ -262,9 +270,9 @@ def test_one_method_on_one_path_cannot_have_two_routes() -> None:
 # Parameters
 
 
-def test_parameters_come_from_where_the_signature_says() -> None:
-    found = read(part('/things/a/parts/b?limit=3&flag=true&tag=x&tag=y&shape={"k":[1]}', x_secret="s"))
-    assert found == {
+def test_parameters_are_taken_from_where_the_signature_states() -> None:
+    result = read(request_part('/things/a/parts/b?limit=3&flag=true&tag=x&tag=y&shape={"k":[1]}', x_secret="s"))
+    assert result == {
         "thing": "a",
         "part": "b",
         "limit": 3,
@@ -273,7 +281,7 @@ def test_parameters_come_from_where_the_signature_says() -> None:
         "shape": {"k": [1]},
         "secret": "s",
     }
-    assert read(part("/things/a/parts/b"))["limit"] == 10
+    assert read(request_part("/things/a/parts/b"))["limit"] == 10
 
 
 @pytest.mark.parametrize(
@@ -291,14 +299,14 @@ def test_parameters_come_from_where_the_signature_says() -> None:
         ("other=1", "parameters of this operation: limit, flag, tag, shape"),
     ],
 )
-def test_a_parameter_that_is_wrong_or_unknown_is_refused(query: str, hint: str) -> None:
-    assert hint in read(part(f"/things/a/parts/b?{query}"), 400)["detail"]
+def test_an_invalid_or_unknown_parameter_is_refused(query: str, hint: str) -> None:
+    assert hint in read(request_part(f"/things/a/parts/b?{query}"), 400)["detail"]
 
 
-def test_the_document_says_the_same_as_the_handlers_do() -> None:
+def test_the_document_matches_the_handlers() -> None:
     described = document(PARTS)["paths"]["/things/{thing}/parts/{part}"]["get"]
-    by_name = {each["name"]: each for each in described["parameters"]}
-    assert set(by_name) == {each.wire_name for each in parameters(PARTS[0])}
+    by_name = {parameter["name"]: parameter for parameter in described["parameters"]}
+    assert set(by_name) == {parameter.wire_name for parameter in parameters(PARTS[0])}
     assert by_name["limit"] == {
         "name": "limit",
         "in": "query",
@@ -312,73 +320,73 @@ def test_the_document_says_the_same_as_the_handlers_do() -> None:
     assert list(described["responses"]) == ["200", "400", "403", "404", "500"]
 
 
-def test_operations_are_collected_in_the_order_they_are_written() -> None:
+def test_operations_are_collected_in_the_order_of_definition() -> None:
     class Module:
         pass
 
     module = Module()
     module.__dict__.update({"b": break_it, "number": 7, "a": add})
-    assert [each.function for each in collect(module)] == [break_it, add]
+    assert [item.function for item in collect(module)] == [break_it, add]
 
 
 # Bodies
 
 
 def chunks(*parts: bytes) -> list[Event]:
-    """A body that comes in several pieces."""
+    """Return the events of a body in several chunks."""
     return [
-        {"type": "http.request", "body": each, "more_body": place < len(parts) - 1} for place, each in enumerate(parts)
+        {"type": "http.request", "body": part, "more_body": place < len(parts) - 1} for place, part in enumerate(parts)
     ]
 
 
-def test_a_body_may_come_in_pieces() -> None:
+def test_a_body_can_arrive_in_chunks() -> None:
     body = chunks(b'{"n"', b"", b": 1}")
-    assert read(part("/things/a", "POST", body=body, content_type="application/json"), 201) == {"n": 1}
+    assert read(request_part("/things/a", "POST", body=body, content_type="application/json"), 201) == {"n": 1}
 
 
-def test_a_body_that_grows_over_the_limit_is_read_no_further_than_four_times_that() -> None:
+def test_a_body_over_the_limit_is_read_up_to_four_times_the_limit() -> None:
     endless = chunks(*[b"x" * 10] * 1_000)
-    answer = part("/things/a", "POST", body=endless, content_type="application/json")
+    answer = request_part("/things/a", "POST", body=endless, content_type="application/json")
     assert "request_bytes" in read(answer, 413)["detail"]
     assert answer is not None
     assert answer.headers["connection"] == "close"
 
 
-def test_a_body_that_is_announced_as_too_large_is_not_asked_for() -> None:
+def test_a_body_that_is_declared_too_large_is_not_requested() -> None:
     nothing: list[Event] = [{"type": "never"}]
     headers = {"content_type": "application/json", "content_length": "21", "expect": "100-continue"}
-    read(part("/things/a", "POST", body=nothing, **headers), 413)
+    read(request_part("/things/a", "POST", body=nothing, **headers), 413)
     headers = {"content_type": "application/json", "content_length": "1000"}
-    read(part("/things/a", "POST", body=nothing, **headers), 413)
+    read(request_part("/things/a", "POST", body=nothing, **headers), 413)
 
 
-def test_nobody_is_answered_who_has_left() -> None:
+def test_a_disconnected_client_gets_no_response() -> None:
     left: list[Event] = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-    assert part("/things/a", "POST", body=left, content_type="application/json") is None
+    assert request_part("/things/a", "POST", body=left, content_type="application/json") is None
 
 
 # Errors
 
 
-def test_an_unexpected_error_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_logged_and_not_disclosed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "holdfast.api"):
-        answer = part("/things/a/break", "POST")
+        answer = request_part("/things/a/break", "POST")
     assert msgspec.json.decode(answer.body if answer else b"", type=Problem) == Problem(
         "about:blank", "Internal Server Error", 500, "An unexpected error occurred."
     )
     assert "hunter2" in caplog.text
 
 
-def test_a_lost_answer_names_the_id_even_if_the_caller_chose_none() -> None:
+def test_an_unknown_outcome_contains_the_id_even_if_the_caller_chose_none() -> None:
     id = str(uuid4())
-    answer = part(f"/things/{id}/lose", "POST")
+    answer = request_part(f"/things/{id}/lose", "POST")
     assert (read(answer, 503)["type"], read(answer, 503)["id"]) == ("OutcomeUnknown", id)
     with pytest.raises(OutcomeUnknown) as told, retry_id("ours"):
         raise OutcomeUnknown(id="theirs")
     assert told.value.id == "theirs"
 
 
-def test_ids_come_from_the_body_or_the_header_or_are_made() -> None:
+def test_ids_are_taken_from_the_body_or_the_header_or_generated() -> None:
     one, two = str(uuid4()), str(uuid4())
     assert chosen_id(SMALL, one, None) == chosen_id(SMALL, UNSET, one) == chosen_id(SMALL, None, f' "{one}" ') == one
     assert chosen_id(SMALL, one, one.upper()) == one
@@ -387,15 +395,15 @@ def test_ids_come_from_the_body_or_the_header_or_are_made() -> None:
         chosen_id(SMALL, one, two)
 
 
-def test_a_server_that_was_not_started_says_so() -> None:
-    answer = asked(application(":memory:"), "GET", "/v1/tenants", **BEARER)
+def test_a_server_that_was_not_started_answers_closed() -> None:
+    answer = send_request(application(":memory:"), "GET", "/v1/tenants", **BEARER)
     assert read(answer, 503)["type"] == "Closed"
     with pytest.raises(Closed):
         _ = SMALL.holdfast
-    assert read(asked(application(":memory:"), "GET", "/healthz")) == {"status": "ok"}
+    assert read(send_request(application(":memory:"), "GET", "/healthz")) == {"status": "ok"}
 
 
-def test_a_database_that_cannot_be_opened_stops_the_start() -> None:
+def test_a_database_that_cannot_be_opened_prevents_the_start() -> None:
     service = Service("no/such/folder/agents.db", ServerLimits())
 
     async def start() -> None:
@@ -407,31 +415,31 @@ def test_a_database_that_cannot_be_opened_stops_the_start() -> None:
     assert service.failure is not None
 
 
-def test_a_path_takes_head_where_it_takes_get() -> None:
-    assert read(part("/things/a/parts/b", "PUT"), 405)["status"] == 405
-    refusal = part("/things/a/parts/b", "PUT")
+def test_a_path_with_get_also_supports_head() -> None:
+    assert read(request_part("/things/a/parts/b", "PUT"), 405)["status"] == 405
+    refusal = request_part("/things/a/parts/b", "PUT")
     assert refusal is not None
     assert refusal.headers["allow"] == "GET, HEAD"
-    refusal = part("/things/a", "HEAD")
+    refusal = request_part("/things/a", "HEAD")
     assert refusal is not None
     assert (refusal.status, refusal.headers["allow"]) == (405, "POST")
-    head = part("/things/a/parts/b", "HEAD")
+    head = request_part("/things/a/parts/b", "HEAD")
     assert head is not None
     assert (head.status, head.body) == (200, b"")
 
 
-# Who is let in
+# Host and origin
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.255.1.2", "::1"])
-def test_names_that_can_only_mean_this_machine(name: str) -> None:
+def test_loopback_names_are_local(name: str) -> None:
     assert is_local(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", "localhost.evil.example", "0.0.0.0", "::", "10.0.0.1", "127.0.0.1.nip.io", "2130706433"]
 )
-def test_names_that_could_mean_another(name: str) -> None:
+def test_other_names_are_not_local(name: str) -> None:
     assert not is_local(name)
 
 
@@ -448,13 +456,13 @@ def test_names_that_could_mean_another(name: str) -> None:
         ({"origin": "null"}, 403),
     ],
 )
-def test_who_is_let_in(headers: dict[str, str], status: int) -> None:
-    answer = asked(application(":memory:"), "GET", "/healthz", **headers)
+def test_host_and_origin_are_checked(headers: dict[str, str], status: int) -> None:
+    answer = send_request(application(":memory:"), "GET", "/healthz", **headers)
     assert answer is not None
     assert answer.status == status
 
 
-def test_everybody_is_let_in_when_asked_for_by_name_but_not_other_sites_pages() -> None:
+def test_a_remote_server_accepts_any_host_but_no_other_origin() -> None:
     app = application(":memory:", local_only=False)
-    assert read(asked(app, "GET", "/healthz", host="agents.example")) == {"status": "ok"}
-    read(asked(app, "GET", "/healthz", host="agents.example", origin="https://evil.example"), 403)
+    assert read(send_request(app, "GET", "/healthz", host="agents.example")) == {"status": "ok"}
+    read(send_request(app, "GET", "/healthz", host="agents.example", origin="https://evil.example"), 403)

@@ -1,4 +1,4 @@
-"""Where options come from: the command line before the environment before the file; what is not known is said."""
+"""Sources of options: the command line takes precedence over the environment, and the environment over the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.api.process import ADMIN_KEY
 
 
 class Started:
-    """What ``holdfast serve`` would have been started with."""
+    """The arguments that ``holdfast serve`` would have started the server with."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.options: dict[str, Any] = {}
@@ -28,8 +28,8 @@ class Started:
         return CliRunner().invoke(root, ["serve", *arguments], env=environment)
 
     def place(self, *arguments: str, **environment: str) -> str:
-        done = self.serve(*arguments, **environment)
-        assert done.exit_code == 0, done.output
+        result = self.serve(*arguments, **environment)
+        assert result.exit_code == 0, result.output
         return str(self.options["place"])
 
 
@@ -38,7 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
     return Started(monkeypatch, tmp_path)
 
 
-def test_without_a_word_there_is_one_file_in_the_data_folder(started: Started, tmp_path: Path) -> None:
+def test_the_default_database_is_one_file_in_the_data_directory(started: Started, tmp_path: Path) -> None:
     assert started.place() == str(tmp_path / "data" / "holdfast.db")
     assert (started.options["host"], started.options["port"], started.options["allow_remote"]) == (
         "127.0.0.1",
@@ -49,7 +49,7 @@ def test_without_a_word_there_is_one_file_in_the_data_folder(started: Started, t
     assert started.options["access"].trusted == ()
 
 
-def test_the_settings_of_kagent_are_understood(started: Started) -> None:
+def test_kagents_settings_are_supported(started: Started) -> None:
     url = "postgres://postgres:kagent@db:5432/crud"
     assert started.place(SQLITE_DATABASE_PATH="kagent.db") == "kagent.db"
     assert (
@@ -65,7 +65,9 @@ def test_the_settings_of_kagent_are_understood(started: Started) -> None:
     assert "POSTGRES_DATABASE_URL" in missing.output
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(started: Started, tmp_path: Path) -> None:
+def test_the_command_line_precedes_the_environment_and_the_environment_precedes_the_file(
+    started: Started, tmp_path: Path
+) -> None:
     (tmp_path / "h.toml").write_text('port = 1\nhost = "::1"\ndata-dir = "file"\nlog_level = "error"\n')
     started.place("--config", "h.toml", "--port", "3", HOLDFAST_PORT="2", HOLDFAST_DATA_DIR="environment")
     assert (started.options["port"], started.options["host"]) == (3, "::1")
@@ -77,16 +79,16 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(start
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("colour = 1", "colour, which is not an option"),
+        ("colour = 1", "unknown options: colour"),
         ("port = ", "cannot be read as TOML"),
         ("port = 'many'", "many"),
-        ("[limits]\nspeed = 1", "there is no limit 'speed'"),
-        ("[limits]\nkey_s = 'x'", "is a number"),
-        ("[limits]\nkey_s = -1", "less than 0"),
+        ("[limits]\nspeed = 1", "unknown limit 'speed'"),
+        ("[limits]\nkey_s = 'x'", "must be a number"),
+        ("[limits]\nkey_s = -1", "cannot be negative"),
         ("trust = ['everywhere']", "address range"),
     ],
 )
-def test_a_file_that_is_not_understood_is_refused(written: str, says: str, started: Started, tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused(written: str, says: str, started: Started, tmp_path: Path) -> None:
     (tmp_path / "h.toml").write_text(written)
     failed = started.serve("--config", "h.toml")
     assert failed.exit_code in (1, 2)
@@ -94,15 +96,13 @@ def test_a_file_that_is_not_understood_is_refused(written: str, says: str, start
     assert started.options == {}
 
 
-def test_a_file_that_is_not_there_is_named(started: Started) -> None:
+def test_a_missing_file_is_named(started: Started) -> None:
     failed = started.serve("--config", "nowhere.toml")
     assert failed.exit_code == 2
     assert "nowhere.toml" in failed.output
 
 
-def test_the_admin_key_comes_from_a_file_or_the_environment_and_from_no_option(
-    started: Started, tmp_path: Path
-) -> None:
+def test_the_admin_key_is_read_from_a_file_or_the_environment_only(started: Started, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"{ADMIN_KEY}\n")
     started.place("--admin-key-file", "key")
     assert started.options["admin_key"] == ADMIN_KEY
@@ -115,23 +115,23 @@ def test_the_admin_key_comes_from_a_file_or_the_environment_and_from_no_option(
     assert ADMIN_KEY not in refused.output
 
 
-def test_ranges_and_limits_may_be_said_several_times(started: Started) -> None:
+def test_ranges_and_limits_can_be_repeated(started: Started) -> None:
     started.place("--trust", "10.0.0.0/8", "--trust", "fd00::/8", "--limit", "key_s=0.1", "--limit", "streams=5")
-    assert [str(each) for each in started.options["access"].trusted] == ["10.0.0.0/8", "fd00::/8"]
+    assert [str(item) for item in started.options["access"].trusted] == ["10.0.0.0/8", "fd00::/8"]
     assert (started.options["limits"].key_s, started.options["limits"].streams) == (0.1, 5)
     started.place(HOLDFAST_TRUST="10.0.0.0/8 127.0.0.1", HOLDFAST_LIMITS="key_s=0.2")
-    assert [str(each) for each in started.options["access"].trusted] == ["10.0.0.0/8", "127.0.0.1/32"]
+    assert [str(item) for item in started.options["access"].trusted] == ["10.0.0.0/8", "127.0.0.1/32"]
     assert started.options["limits"].key_s == 0.2
 
 
-def test_any_database_of_the_command_line_wins_over_the_environment(started: Started) -> None:
+def test_any_database_option_precedes_the_environment(started: Started) -> None:
     named = {"HOLDFAST_DATABASE_URL": "environment.db"}
     assert started.place("--sqlite-database-path", "line.db", **named) == "line.db"
     assert started.place("--sqlite-database-path", "line.db", "--database", "first.db", **named) == "first.db"
     assert started.place(**named, SQLITE_DATABASE_PATH="other.db") == "environment.db"
 
 
-def test_one_range_that_is_trusted_need_be_no_list(started: Started, tmp_path: Path) -> None:
+def test_a_single_trusted_range_need_not_be_a_list(started: Started, tmp_path: Path) -> None:
     (tmp_path / "h.toml").write_text('trust = "10.0.0.0/8"')
     started.place("--config", "h.toml")
-    assert [str(each) for each in started.options["access"].trusted] == ["10.0.0.0/8"]
+    assert [str(item) for item in started.options["access"].trusted] == ["10.0.0.0/8"]

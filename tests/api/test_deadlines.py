@@ -1,4 +1,4 @@
-"""Deadlines: what is done in time is left alone, and what is late is told so."""
+"""Deadlines: requests that finish in time are not affected, and late ones get an error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def wait_to_write(service: Service) -> None:
 
 @operation("GET", "/refuse", need="open")
 async def refuse(service: Service) -> None:
-    """Fail at the very moment the deadline passes."""
+    """Fail at the moment when the deadline passes."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -52,15 +52,15 @@ async def fail(service: Service) -> None:
     raise TimeoutError("the disk")
 
 
-OPERATIONS = [each.operation for each in (wait, wait_to_write, refuse, fail)]  # type: ignore[attr-defined]
+OPERATIONS = [value.operation for value in (wait, wait_to_write, refuse, fail)]  # type: ignore[attr-defined]
 
 
 def problem(method: str, path: str, *, answer_s: float = 0.02, leaves: bool = False) -> dict[str, Any] | None:
-    """The problem that a request is answered with, if it is answered."""
+    """Return the problem in the response to a request, if there is a response."""
     service = Service(":memory:", ServerLimits(answer_s=answer_s))
     routes = operation_routes(service, OPERATIONS)
     if leaves:
-        routes = [structs.replace(each, respond=partial(watched, each)) for each in routes]
+        routes = [structs.replace(route, respond=partial(watched, route)) for route in routes]
     router = Router(service, routes, lambda error, path: answer(error, service.limits))
     events: list[Any] = []
 
@@ -78,7 +78,7 @@ def problem(method: str, path: str, *, answer_s: float = 0.02, leaves: bool = Fa
 
 
 async def watched(route: Route, request: Request) -> Sendable:
-    """A route that is cancelled when its client leaves."""
+    """A handler that is cancelled when its client disconnects."""
     request.cancel_when_client_leaves()
     return await route.respond(request)
 
@@ -92,19 +92,19 @@ async def watched(route: Route, request: Request) -> Sendable:
         ("GET", "/fail", "about:blank"),
     ],
 )
-def test_a_request_that_is_not_done_in_time_is_told_what_became_of_it(method: str, path: str, type: str) -> None:
-    found = problem(method, path)
-    assert found is not None
-    assert found["type"] == type
-    assert (found.get("id") == "an-id") is (method == "POST")
+def test_a_late_request_gets_an_error_that_states_its_outcome(method: str, path: str, type: str) -> None:
+    result = problem(method, path)
+    assert result is not None
+    assert result["type"] == type
+    assert (result.get("id") == "an-id") is (method == "POST")
 
 
-def test_the_work_of_a_client_that_left_is_cancelled_and_not_answered() -> None:
+def test_the_work_for_a_disconnected_client_is_cancelled_without_a_response() -> None:
     assert problem("GET", "/wait", answer_s=3600, leaves=True) is None
 
 
 @pytest.mark.parametrize(("method", "type"), [("POST", "OutcomeUnknown"), ("GET", "Unavailable")])
-def test_a_request_that_a_stopping_server_cuts_off_is_answered(
+def test_a_request_that_a_stopping_server_cancels_gets_a_response(
     method: str, type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -126,12 +126,12 @@ def test_a_request_that_a_stopping_server_cuts_off_is_answered(
             reply = await asking
             assert (reply.status, reply.json["type"]) == (503, type)
             assert "retry-after" in reply.headers
-            assert bool(reply.json.get("id")) is (method == "POST"), "with what to ask again"
+            assert bool(reply.json.get("id")) is (method == "POST"), "the id to retry with"
 
     asyncio.run(main())
 
 
-def test_a_request_that_is_ended_while_the_server_goes_on_is_not_answered() -> None:
+def test_a_cancelled_request_gets_no_response_while_the_server_runs() -> None:
     async def main() -> None:
         async with running() as server:
             asking = asyncio.create_task(server.ask("GET", "/v1/tenants"))

@@ -1,8 +1,6 @@
-"""``holdfast migrate distribute``: what is asked of Citus, in which order, and that nothing happens without it.
-
-A stand-in takes the place of Citus: an entry in the list of extensions, its catalogue, and three of its functions, which note how
-they are called and refuse what Citus refuses.
-"""
+"""``holdfast migrate distribute``: the statements sent to Citus, their order, and no change without Citus. A stand-in replaces
+Citus: an entry in the list of extensions, its catalogue, and three of its functions, which record their calls and refuse what
+Citus refuses."""
 
 from __future__ import annotations
 
@@ -88,13 +86,13 @@ def _run(url: str, sql: str) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def citus_url(bare_postgres_url: str) -> str:
-    """A migrated database that looks as if it had Citus."""
+    """A migrated database that appears to have Citus."""
     schema.migrate_up(bare_postgres_url)
     _run(bare_postgres_url, STAND_IN)
     return bare_postgres_url
 
 
-def test_tables_above_all_tenants_come_first_and_targets_of_keys_before_what_points_to_them() -> None:
+def test_reference_tables_come_first_and_targets_of_foreign_keys_before_their_sources() -> None:
     tables = [
         Table("a_step", True, frozenset({"run", "tenants"})),
         Table("run", True, frozenset({"sessions", "run"})),
@@ -111,7 +109,7 @@ def test_tables_above_all_tenants_come_first_and_targets_of_keys_before_what_poi
     ]
 
 
-def test_what_is_distributed_already_is_left_out_but_still_leads() -> None:
+def test_distributed_tables_are_left_out_but_determine_colocation() -> None:
     tables = [Table("messages", True, frozenset({"sessions"})), Table("sessions", True), Table("tenants", False)]
     assert plan(tables, done=["sessions", "tenants"]) == [
         "SELECT create_distributed_table('messages', 'tenant_id', colocate_with => 'sessions')"
@@ -126,96 +124,94 @@ def test_what_is_distributed_already_is_left_out_but_still_leads() -> None:
     ],
     ids=["circle", "from above into a tenant's"],
 )
-def test_keys_that_cannot_be_distributed_are_refused(tables: list[Table]) -> None:
+def test_foreign_keys_that_cannot_be_distributed_are_refused(tables: list[Table]) -> None:
     with pytest.raises(SchemaMismatch, match="circle"):
         plan(tables)
 
 
-def test_every_table_of_the_catalogue_is_distributed_in_an_order_that_is_accepted(citus_url: str) -> None:
+def test_every_table_of_the_catalogue_is_distributed_in_a_valid_order(citus_url: str) -> None:
     statements = schema.distribute(citus_url)
     assert statements[: len(ABOVE)] == ABOVE
-    known = {
+    by_name = {
         str(row[0]): row[1:]
         for row in _run(citus_url, "SELECT logicalrelid::text, by_column, with_table FROM pg_dist_partition")
     }
-    assert set(known) == set(created_tables())
+    assert set(by_name) == set(created_tables())
     columns = _run(
         citus_url,
         "SELECT table_name::text FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'tenant_id'",
     )
-    assert {name for name, (by_column, _) in known.items() if by_column == "tenant_id"} == {row[0] for row in columns}
-    leaders = [name for name, (by_column, with_table) in known.items() if by_column and with_table == "default"]
+    assert {name for name, (by_column, _) in by_name.items() if by_column == "tenant_id"} == {row[0] for row in columns}
+    leaders = [name for name, (by_column, with_table) in by_name.items() if by_column and with_table == "default"]
     assert len(leaders) == 1
-    assert {with_table for by_column, with_table in known.values() if by_column} == {"default", *leaders}
+    assert {with_table for by_column, with_table in by_name.values() if by_column} == {"default", *leaders}
 
 
-def test_the_statements_for_sessions_and_messages_are_exactly_these(citus_url: str) -> None:
+def test_the_statements_for_sessions_and_messages(citus_url: str) -> None:
     statements = schema.distribute(citus_url)
-    leader = next(each for each in statements if "create_distributed_table" in each)
+    leader = next(statement for statement in statements if "create_distributed_table" in statement)
     assert leader.endswith("'tenant_id')")
     name = leader.split("'")[1]
     expected = f"SELECT create_distributed_table('messages', 'tenant_id', colocate_with => '{name}')"
     assert expected in statements
-    (before,) = [place for place, each in enumerate(statements) if "'sessions', 'tenant_id'" in each]
+    (before,) = [place for place, statement in enumerate(statements) if "'sessions', 'tenant_id'" in statement]
     assert statements.index(expected) > before
 
 
-def test_a_second_time_there_is_nothing_to_do(citus_url: str) -> None:
-    done = CliRunner().invoke(root, ["migrate", "distribute", "--json", "--database", citus_url])
-    assert json.loads(done.stdout)["statements"][: len(ABOVE)] == ABOVE
+def test_distributing_twice_changes_nothing(citus_url: str) -> None:
+    body = CliRunner().invoke(root, ["migrate", "distribute", "--json", "--database", citus_url])
+    assert json.loads(body.stdout)["statements"][: len(ABOVE)] == ABOVE
     again = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
-    assert (again.exit_code, again.stdout) == (0, "Every table is distributed already.\n")
+    assert (again.exit_code, again.stdout) == (0, "All tables are already distributed.\n")
 
 
 @pytest.mark.parametrize("version", [1, 6])
-def test_tables_that_a_migration_adds_to_a_distributed_schema_are_distributed_with_it(
-    version: int, bare_postgres_url: str
-) -> None:
+def test_tables_added_by_a_migration_are_distributed_with_it(version: int, bare_postgres_url: str) -> None:
     url = bare_postgres_url
     schema.migrate_up(url, to=version)
     _run(url, STAND_IN)
-    schema._look(url, lambda connection: distribution.distribute(connection, created_tables()))
-    known = "SELECT logicalrelid::text FROM pg_dist_partition"
-    before = {row[0] for row in _run(url, known)}
+    schema._run_read_only(url, lambda connection: distribution.distribute(connection, created_tables()))
+    existing = "SELECT logicalrelid::text FROM pg_dist_partition"
+    before = {row[0] for row in _run(url, existing)}
     assert before < set(created_tables())
     schema.migrate_up(url)
-    assert {row[0] for row in _run(url, known)} == set(created_tables())
+    assert {row[0] for row in _run(url, existing)} == set(created_tables())
     assert schema.distribute(url) == []
 
 
-def test_a_cluster_that_does_not_know_its_coordinator_is_refused(citus_url: str) -> None:
+def test_a_cluster_without_a_coordinator_is_refused(citus_url: str) -> None:
     _run(citus_url, "DELETE FROM pg_dist_node WHERE groupid = 0")
     with pytest.raises(InvalidInput, match="citus_set_coordinator_host"):
         schema.distribute(citus_url)
     assert _run(citus_url, "SELECT count(*) FROM pg_dist_partition") == [(0,)]
 
 
-def test_the_parts_of_tables_are_not_hidden_because_that_makes_new_connections_slow(citus_url: str) -> None:
+def test_shards_are_not_hidden_because_that_slows_new_connections(citus_url: str) -> None:
     schema.distribute(citus_url)
     settings = "SELECT unnest(setconfig) FROM pg_db_role_setting JOIN pg_database ON oid = setdatabase"
     assert ("citus.override_table_visibility=off",) in _run(citus_url, f"{settings} WHERE datname = current_database()")
 
 
-def test_a_table_of_somebody_else_is_left_alone(citus_url: str) -> None:
+def test_foreign_tables_are_not_distributed(citus_url: str) -> None:
     _run(citus_url, "CREATE TABLE invoices (tenant_id text PRIMARY KEY)")
-    assert not [each for each in schema.distribute(citus_url) if "invoices" in each]
+    assert not [item for item in schema.distribute(citus_url) if "invoices" in item]
 
 
 def test_if_one_statement_fails_nothing_is_distributed(citus_url: str) -> None:
     _run(citus_url, "CREATE UNIQUE INDEX wrong ON messages (id)")
-    done = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
-    assert done.exit_code == 1
-    assert "unique keys of messages" in done.stderr
+    result = CliRunner().invoke(root, ["migrate", "distribute", "--database", citus_url])
+    assert result.exit_code == 1
+    assert "unique keys of messages" in result.stderr
     assert _run(citus_url, "SELECT count(*) FROM pg_dist_partition") == [(0,)]
 
 
-def test_without_citus_there_is_one_clear_error_and_nothing_is_changed(postgres_url: str) -> None:
+def test_without_citus_there_is_one_clear_error_and_no_change(postgres_url: str) -> None:
     before = _run(postgres_url, "SELECT oid, relname, xmin::text FROM pg_class ORDER BY oid")
     with pytest.raises(InvalidInput, match="citus extension is not installed"):
         schema.distribute(postgres_url)
     assert _run(postgres_url, "SELECT oid, relname, xmin::text FROM pg_class ORDER BY oid") == before
 
 
-def test_a_schema_that_is_not_up_to_date_is_refused(bare_postgres_url: str) -> None:
+def test_an_outdated_schema_is_refused(bare_postgres_url: str) -> None:
     with pytest.raises(SchemaMismatch, match="migrate up"):
         schema.distribute(bare_postgres_url)

@@ -1,4 +1,4 @@
-"""What the server refuses, and how it says so: always a problem, never a traceback."""
+"""Error responses: always a problem, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from holdfast import errors
 from holdfast.api.limits import ServerLimits
 from holdfast.api.problems import answer, status_of
-from tests.api.process import ADMIN_KEY, WAIT_S, Api, ServerProcess, answered, in_json, refused
+from tests.api.process import ADMIN_KEY, WAIT_S, Api, ServerProcess, json_of, problem_of, to_json
 
 SENT = f"Host: localhost\r\nAuthorization: Bearer {ADMIN_KEY}\r\nContent-Type: application/json"
 JSON = {"Content-Type": "application/json"}
@@ -30,15 +30,17 @@ JSON = {"Content-Type": "application/json"}
         ("TRACE", "/", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(server: ServerProcess, method: str, path: str, allowed: str) -> None:
+def test_a_wrong_method_gets_405_with_the_allowed_methods(
+    server: ServerProcess, method: str, path: str, allowed: str
+) -> None:
     response = server.http.request(method, path)
-    refused(response, 405, "about:blank")
+    problem_of(response, 405, "about:blank")
     assert response.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize("path", ["/nope", "/v1", "/v1/tenants/", "/v1/tenants/t/sessions/by-key/", "/v1//sessions"])
-def test_an_unknown_address_is_not_found(server: ServerProcess, path: str) -> None:
-    refused(server.http.get(path), 404, "NotFound")
+def test_an_unknown_path_gets_404(server: ServerProcess, path: str) -> None:
+    problem_of(server.http.get(path), 404, "NotFound")
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,8 @@ def test_an_unknown_address_is_not_found(server: ServerProcess, path: str) -> No
         b'"\\ud8"',
     ],
 )
-def test_a_body_that_is_not_the_json_expected_is_refused(api: Api, body: bytes) -> None:
-    refused(api.http.post(api.sessions, content=body, headers=JSON), 400, "InvalidInput")
+def test_a_body_that_is_not_the_expected_json_is_refused(api: Api, body: bytes) -> None:
+    problem_of(api.http.post(api.sessions, content=body, headers=JSON), 400, "InvalidInput")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,8 @@ def test_a_body_that_is_not_the_json_expected_is_refused(api: Api, body: bytes) 
         ({"id": "not-a-uuid"}, "UUID"),
     ],
 )
-def test_a_bad_field_is_named(api: Api, body: dict[str, Any], hint: str) -> None:
-    assert hint in refused(api.http.post(api.sessions, json=body), 400, "InvalidInput")["detail"]
+def test_an_invalid_field_is_named(api: Api, body: dict[str, Any], hint: str) -> None:
+    assert hint in problem_of(api.http.post(api.sessions, json=body), 400, "InvalidInput")["detail"]
 
 
 @pytest.mark.parametrize(
@@ -90,10 +92,10 @@ def test_a_bad_field_is_named(api: Api, body: dict[str, Any], hint: str) -> None
         ({"role": "user", "content": "x", "extra": 1}, "extra"),
     ],
 )
-def test_a_bad_message_is_refused_with_the_reason(api: Api, body: dict[str, Any], hint: str) -> None:
+def test_an_invalid_message_is_refused_with_the_reason(api: Api, body: dict[str, Any], hint: str) -> None:
     session = api.session()
-    assert hint in refused(api.http.post(api.messages_of(session), json=body), 400, "InvalidInput")["detail"]
-    assert answered(api.http.get(api.messages_of(session)))["items"] == []
+    assert hint in problem_of(api.http.post(api.messages_of(session), json=body), 400, "InvalidInput")["detail"]
+    assert json_of(api.http.get(api.messages_of(session)))["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -108,16 +110,16 @@ def test_a_bad_message_is_refused_with_the_reason(api: Api, body: dict[str, Any]
         {"cursor": "nope"},
         {"metadata": "{"},
         {"metadata": "[]"},
-        {"where": in_json({"op": "eq"})},
-        {"where": in_json([{"column": "nope", "op": "eq", "value": 1}])},
-        {"where": in_json([{"column": "user", "op": "like", "value": "a"}])},
-        {"where": in_json([{"column": "user", "op": "eq", "value": "a", "extra": 1}])},
-        {"where": in_json([{"op": "eq", "value": 1}])},
-        {"where": in_json([{"column": "created_at", "op": "lt", "value": "yesterday"}])},
-        {"where": in_json([{"column": "created_at", "op": "lt", "value": "2030-01-31T12:00:00"}])},
+        {"where": to_json({"op": "eq"})},
+        {"where": to_json([{"column": "nope", "op": "eq", "value": 1}])},
+        {"where": to_json([{"column": "user", "op": "like", "value": "a"}])},
+        {"where": to_json([{"column": "user", "op": "eq", "value": "a", "extra": 1}])},
+        {"where": to_json([{"op": "eq", "value": 1}])},
+        {"where": to_json([{"column": "created_at", "op": "lt", "value": "yesterday"}])},
+        {"where": to_json([{"column": "created_at", "op": "lt", "value": "2030-01-31T12:00:00"}])},
     ],
 )
-def test_a_bad_parameter_is_refused_and_never_ignored(api: Api, params: dict[str, Any]) -> None:
+def test_an_invalid_parameter_is_refused_and_never_ignored(api: Api, params: dict[str, Any]) -> None:
     response = api.http.get(api.sessions, params=params)
     assert response.status_code == 400
     assert response.json()["type"] in ("InvalidInput", "InvalidFilter")
@@ -126,17 +128,17 @@ def test_a_bad_parameter_is_refused_and_never_ignored(api: Api, params: dict[str
 @pytest.mark.parametrize(
     "path", ["/v1/tenants/%ff", "/v1/tenants?cursor=%ff", "/v1/tenants/t/sessions/by-key/%80?user=a"]
 )
-def test_an_address_that_is_not_utf8_is_refused(server: ServerProcess, path: str) -> None:
-    refused(server.http.get(path), 400, "InvalidInput")
+def test_a_path_that_is_not_utf8_is_refused(server: ServerProcess, path: str) -> None:
+    problem_of(server.http.get(path), 400, "InvalidInput")
 
 
-def test_a_session_id_that_is_none_is_refused(api: Api) -> None:
-    refused(api.http.get(f"{api.sessions}/42"), 400, "InvalidInput")
+def test_an_invalid_session_id_is_refused(api: Api) -> None:
+    problem_of(api.http.get(f"{api.sessions}/42"), 400, "InvalidInput")
 
 
-def test_what_is_not_there_is_not_found(api: Api) -> None:
-    nobody = str(uuid4())
-    address = f"{api.sessions}/{nobody}"
+def test_missing_objects_get_404(api: Api) -> None:
+    missing = str(uuid4())
+    address = f"{api.sessions}/{missing}"
     body = {"role": "user", "content": "x"}
     for response in [
         api.http.get(api.tenant),
@@ -151,56 +153,56 @@ def test_what_is_not_there_is_not_found(api: Api) -> None:
         api.http.get(f"{address}/messages"),
         api.http.post(f"{address}/messages", json=body),
         api.http.post(f"{address}/messages", json={"messages": [body]}),
-        api.http.delete(f"{address}/messages", params={"id": nobody}),
+        api.http.delete(f"{address}/messages", params={"id": missing}),
         api.http.get(f"{address}/messages/last"),
-        api.http.get(f"{api.tenant}/messages/{nobody}"),
-        api.http.patch(f"{api.tenant}/messages/{nobody}", json={"content": "x"}),
+        api.http.get(f"{api.tenant}/messages/{missing}"),
+        api.http.patch(f"{api.tenant}/messages/{missing}", json={"content": "x"}),
     ]:
-        refused(response, 404, "NotFound")
+        problem_of(response, 404, "NotFound")
 
 
-def test_what_is_already_there_is_not_made_again(api: Api) -> None:
+def test_existing_objects_are_not_created_again(api: Api) -> None:
     api.session(key="k", user="ada")
-    refused(api.http.post(api.sessions, json={"key": "k", "user": "ada"}), 409, "AlreadyExists")
-    refused(api.http.post("/v1/tenants", json={"id": api.name}), 409, "AlreadyExists")
+    problem_of(api.http.post(api.sessions, json={"key": "k", "user": "ada"}), 409, "AlreadyExists")
+    problem_of(api.http.post("/v1/tenants", json={"id": api.name}), 409, "AlreadyExists")
 
 
 @pytest.mark.parametrize(
     ("params", "name"),
-    [({"limit": "1001"}, "page_rows"), ({"where": in_json([{"meta": "a", "op": "eq", "value": 1}] * 33)}, "filters")],
+    [({"limit": "1001"}, "page_rows"), ({"where": to_json([{"meta": "a", "op": "eq", "value": 1}] * 33)}, "filters")],
 )
-def test_a_limit_that_is_exceeded_is_named(api: Api, params: dict[str, str], name: str) -> None:
-    assert name in refused(api.http.get(api.sessions, params=params), 422, "LimitExceeded")["detail"]
+def test_an_exceeded_limit_is_named(api: Api, params: dict[str, str], name: str) -> None:
+    assert name in problem_of(api.http.get(api.sessions, params=params), 422, "LimitExceeded")["detail"]
 
 
 def test_json_that_is_nested_too_deeply_is_refused(api: Api) -> None:
     session = api.session()
     deep = '{"kind": "k", "content": ' + "[" * 150 + "]" * 150 + "}"
-    refused(api.http.post(api.messages_of(session), content=deep, headers=JSON), 422, "LimitExceeded")
+    problem_of(api.http.post(api.messages_of(session), content=deep, headers=JSON), 422, "LimitExceeded")
     bottomless = '{"kind": "k", "content": ' + "[" * 200_000 + "]" * 200_000 + "}"
-    refused(api.http.post(api.messages_of(session), content=bottomless, headers=JSON), 422, "LimitExceeded")
+    problem_of(api.http.post(api.messages_of(session), content=bottomless, headers=JSON), 422, "LimitExceeded")
 
 
-def test_a_key_for_repeating_that_is_no_uuid_or_not_the_id_is_refused(api: Api) -> None:
+def test_an_idempotency_key_that_is_no_uuid_or_differs_from_the_id_is_refused(api: Api) -> None:
     session = api.session()
     body = {"role": "user", "content": "x"}
 
     def post(body: dict[str, Any], key: str) -> str:
         response = api.http.post(api.messages_of(session), json=body, headers={"Idempotency-Key": key})
-        return str(refused(response, 400, "InvalidInput")["detail"])
+        return str(problem_of(response, 400, "InvalidInput")["detail"])
 
     assert "UUID" in post(body, "order-66")
     assert "Idempotency-Key" in post({**body, "id": str(uuid4())}, str(uuid4()))
     assert "several" in post({"messages": [body]}, str(uuid4()))
 
 
-def test_a_condition_that_would_be_ignored_is_refused(api: Api) -> None:
+def test_an_if_match_that_would_be_ignored_is_refused(api: Api) -> None:
     session = api.session()
     (message,) = api.append(session, "x")
     headers = {"If-Match": '"x"'}
-    refused(api.http.post(f"{api.sessions}/{session['id']}/restore", headers=headers), 400, "InvalidInput")
+    problem_of(api.http.post(f"{api.sessions}/{session['id']}/restore", headers=headers), 400, "InvalidInput")
     address = f"{api.tenant}/messages/{message['id']}"
-    refused(api.http.patch(address, json={"content": "y"}, headers=headers), 400, "InvalidInput")
+    problem_of(api.http.patch(address, json={"content": "y"}, headers=headers), 400, "InvalidInput")
 
 
 def test_an_idempotency_key_that_would_be_ignored_is_refused(api: Api) -> None:
@@ -208,41 +210,41 @@ def test_an_idempotency_key_that_would_be_ignored_is_refused(api: Api) -> None:
     headers = {"Idempotency-Key": str(uuid4())}
     for part in ("branches", "shares"):
         response = api.http.post(f"{api.sessions}/{session['id']}/{part}", json={}, headers=headers)
-        assert "Idempotency-Key" in refused(response, 400, "InvalidInput")["detail"]
+        assert "Idempotency-Key" in problem_of(response, 400, "InvalidInput")["detail"]
     response = api.http.post(f"{api.tenant}/keys", json={"name": "x"}, headers=headers)
-    assert "Idempotency-Key" in refused(response, 400, "InvalidInput")["detail"]
+    assert "Idempotency-Key" in problem_of(response, 400, "InvalidInput")["detail"]
 
 
-def test_a_message_cannot_be_changed_to_nothing(api: Api) -> None:
+def test_the_content_of_a_message_cannot_become_null(api: Api) -> None:
     (message,) = api.append(api.session(), "x")
-    refused(api.http.patch(f"{api.tenant}/messages/{message['id']}", json={"content": None}), 400, "InvalidInput")
+    problem_of(api.http.patch(f"{api.tenant}/messages/{message['id']}", json={"content": None}), 400, "InvalidInput")
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/json5", ""])
-def test_a_body_that_does_not_say_it_is_json_is_refused(api: Api, kind: str) -> None:
+def test_a_body_without_a_json_content_type_is_refused(api: Api, kind: str) -> None:
     response = api.http.post(api.sessions, content=b"{}", headers={"Content-Type": kind} if kind else {})
-    refused(response, 415, "about:blank")
+    problem_of(response, 415, "about:blank")
 
 
-def test_json_may_say_its_charset(api: Api) -> None:
+def test_a_json_content_type_can_have_a_charset(api: Api) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
-    answered(api.http.post(api.sessions, content=b"{}", headers=headers), 201)
+    json_of(api.http.post(api.sessions, content=b"{}", headers=headers), 201)
 
 
 MOST = ServerLimits().request_bytes
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "in chunks"])
-def test_a_body_over_the_limit_is_refused_by_name_and_the_server_goes_on(api: Api, declared: bool) -> None:
+def test_a_body_over_the_limit_names_the_limit_and_the_server_continues(api: Api, declared: bool) -> None:
     chunk = b" " * (1024 * 1024)
     chunks = [chunk] * (MOST // len(chunk)) + [b"{}"]
     response = api.http.post(api.sessions, content=b"".join(chunks) if declared else iter(chunks), headers=JSON)
-    assert "request_bytes" in refused(response, 413, "LimitExceeded")["detail"]
-    assert answered(api.http.get(api.sessions))["items"] == []
+    assert "request_bytes" in problem_of(response, 413, "LimitExceeded")["detail"]
+    assert json_of(api.http.get(api.sessions))["items"] == []
 
 
-def test_a_body_of_exactly_the_limit_is_taken(api: Api) -> None:
-    answered(api.http.post(api.sessions, content=b"{}".ljust(MOST), headers=JSON), 201)
+def test_a_body_of_exactly_the_limit_is_accepted(api: Api) -> None:
+    json_of(api.http.post(api.sessions, content=b"{}".ljust(MOST), headers=JSON), 201)
 
 
 def test_a_body_declared_far_over_the_limit_is_refused_before_it_is_sent(server: ServerProcess) -> None:
@@ -252,10 +254,10 @@ def test_a_body_declared_far_over_the_limit_is_refused_before_it_is_sent(server:
         assert raw.recv(1024).startswith(b"HTTP/1.1 413 ")
 
 
-def test_content_over_the_limit_of_the_store_is_refused_by_name(api: Api) -> None:
+def test_content_over_the_limit_of_the_store_names_the_limit(api: Api) -> None:
     session = api.session()
     body = {"role": "user", "content": "x" * (16 * 1024 * 1024)}
-    detail = refused(api.http.post(api.messages_of(session), json=body), 422, "LimitExceeded")["detail"]
+    detail = problem_of(api.http.post(api.messages_of(session), json=body), 422, "LimitExceeded")["detail"]
     assert "content_bytes" in detail
 
 
@@ -270,26 +272,26 @@ def test_content_over_the_limit_of_the_store_is_refused_by_name(api: Api) -> Non
         {"Host": "[::1"},
     ],
 )
-def test_web_pages_of_other_sites_are_kept_out(server: ServerProcess, headers: dict[str, str]) -> None:
-    refused(server.http.post("/v1/tenants", json={"id": "stolen"}, headers=headers), 403, "Forbidden")
+def test_web_pages_of_other_sites_are_refused(server: ServerProcess, headers: dict[str, str]) -> None:
+    problem_of(server.http.post("/v1/tenants", json={"id": "stolen"}, headers=headers), 403, "Forbidden")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8420", "127.0.0.1", "[::1]:8420", "127.8.9.10"])
-def test_every_name_of_this_machine_is_answered(server: ServerProcess, host: str) -> None:
-    answered(server.http.get("/healthz", headers={"Host": host}))
-    answered(server.http.get("/healthz", headers={"Host": host, "Origin": f"http://{host}"}))
+def test_every_name_of_this_machine_is_accepted(server: ServerProcess, host: str) -> None:
+    json_of(server.http.get("/healthz", headers={"Host": host}))
+    json_of(server.http.get("/healthz", headers={"Host": host, "Origin": f"http://{host}"}))
 
 
-def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: ServerProcess, api: Api) -> None:
+def test_a_client_that_disconnects_in_the_middle_of_a_body_affects_no_other(server: ServerProcess, api: Api) -> None:
     head = f"POST {api.sessions} HTTP/1.1\r\n{SENT}\r\nContent-Length: 100\r\n\r\n"
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
             raw.sendall(head.encode() + b'{"user":')
-    assert answered(api.http.get(api.sessions))["items"] == []
+    assert json_of(api.http.get(api.sessions))["items"] == []
     assert "Traceback" not in server.log
 
 
-# Errors that no request can provoke from outside are put through the same table by hand.
+# Errors that no request can cause are converted to responses directly.
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_body_disturbs_nobody(server: Se
         (errors.ReadOnly, 403),
         (errors.CrossTenant, 403),
         (errors.Unavailable, 503),
-        (errors.PacksUnknown, 500),
+        (errors.PackStorageMissing, 500),
         (errors.MissingExtra, 500),
         (errors.StorageFull, 507),
         (errors.OutcomeUnknown, 503),
@@ -331,26 +333,26 @@ def test_every_error_has_its_status(kind: type[errors.HoldfastError], status: in
 
 
 def test_the_table_of_errors_above_is_complete() -> None:
-    known = {
-        each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.HoldfastError)
+    values = {
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.HoldfastError)
     }
     (marks,) = [mark for mark in test_every_error_has_its_status.pytestmark if mark.name == "parametrize"]  # type: ignore[attr-defined]
-    assert {kind for kind, _ in marks.args[1]} == known
+    assert {kind for kind, _ in marks.args[1]} == values
 
 
-def test_an_unknown_outcome_says_which_id_settles_it() -> None:
+def test_an_unknown_outcome_contains_the_id_to_retry_with() -> None:
     id = str(uuid4())
     assert f'"id":"{id}"'.encode() in answer(errors.OutcomeUnknown(id=id), ServerLimits()).body
 
 
-def test_an_unexpected_error_says_nothing_of_the_inside() -> None:
+def test_an_unexpected_error_discloses_no_internals() -> None:
     response = answer(ZeroDivisionError("password=hunter2"), ServerLimits())
     assert response.status_code == 500
     assert b"hunter2" not in response.body
     assert b"ZeroDivision" not in response.body
 
 
-def test_a_read_only_file_is_read_and_not_written(start: Callable[..., ServerProcess], tmp_path: Path) -> None:
+def test_a_read_only_file_can_be_read_and_not_written(start: Callable[..., ServerProcess], tmp_path: Path) -> None:
     from holdfast import Holdfast
 
     with Holdfast(str(tmp_path / "kept.db")) as hf:
@@ -358,9 +360,9 @@ def test_a_read_only_file_is_read_and_not_written(start: Callable[..., ServerPro
         hf.api_keys.create(ADMIN_KEY, name="admin", scopes=["admin"])
     os.chmod(tmp_path / "kept.db", 0o444)
     server = start("--database", f"sqlite:///{tmp_path}/kept.db?mode=ro")
-    answered(server.http.get(f"/v1/tenants/acme/sessions/{session.id}"))
-    refused(server.http.post("/v1/tenants/acme/sessions", json={}), 403, "ReadOnly")
-    answered(server.http.get("/readyz"))
+    json_of(server.http.get(f"/v1/tenants/acme/sessions/{session.id}"))
+    problem_of(server.http.post("/v1/tenants/acme/sessions", json={}), 403, "ReadOnly")
+    json_of(server.http.get("/readyz"))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,7 @@ def test_a_filter_with_a_time_that_does_not_exist_is_refused(api: Api, value: st
     for path in (api.sessions, api.messages_of(api.session())):
         for op, operand in (("lt", value), ("in", [value])):
             where = [{"column": "created_at", "op": op, "value": operand}]
-            refused(api.http.get(path, params={"where": in_json(where)}), 400, error)
+            problem_of(api.http.get(path, params={"where": to_json(where)}), 400, error)
 
 
 @pytest.mark.parametrize(
@@ -386,5 +388,5 @@ def test_a_filter_with_a_time_that_does_not_exist_is_refused(api: Api, value: st
     ],
 )
 def test_a_time_that_does_not_exist_in_utc_is_refused(api: Api, method: str, path: str, body: dict[str, Any]) -> None:
-    problem = refused(api.http.request(method, f"{api.tenant}/{path}", json=body), 400, "InvalidInput")
+    problem = problem_of(api.http.request(method, f"{api.tenant}/{path}", json=body), 400, "InvalidInput")
     assert "the years 1 to 9999" in problem["detail"]

@@ -1,4 +1,4 @@
-"""Many at once: nobody gets another's answer, whoever gives up in between, and connections can be held open."""
+"""Many concurrent connections: each gets its own responses, although some disconnect, and all can be held open."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.api.process import ADMIN_KEY, WAIT_S, Api, ServerProcess, answered
+from tests.api.process import ADMIN_KEY, WAIT_S, Api, ServerProcess, json_of
 
 HEAD = f"Host: localhost\r\nAuthorization: Bearer {ADMIN_KEY}\r\nContent-Type: application/json"
 
 
 class Impatient:
-    """One connection that asks for its own message and sometimes leaves before the answer."""
+    """A connection that requests its own message and sometimes disconnects before the response."""
 
     def __init__(self, port: int, path: str, name: str, seed: int) -> None:
         self._port, self._path, self._name, self._random = port, path, name, random.Random(seed)
         self.heard = self.left = 0
 
-    async def ask(self, times: int) -> None:
-        """Ask so often. An answer must be the answer to the last question."""
+    async def request_repeatedly(self, times: int) -> None:
+        """Send this many requests. A response must belong to the last request."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         for number in range(times):
             text = f"{self._name} {number}"
@@ -30,7 +30,9 @@ class Impatient:
             request = f"POST {self._path} HTTP/1.1\r\n{HEAD}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
             writer.write(request.encode())
             if self._random.random() < 0.5:
-                await asyncio.sleep(self._random.random() * 0.004)  # no waiting for anything: when it leaves is chance
+                await asyncio.sleep(
+                    self._random.random() * 0.004
+                )  # without a wait: whether it disconnects in time is chance
                 writer.transport.abort()
                 self.left += 1
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -38,7 +40,9 @@ class Impatient:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
             assert head.startswith("http/1.1 201"), head
             length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
-            assert f'"{text}"'.encode() in await reader.readexactly(length), "the answer to somebody else's question"
+            assert f'"{text}"'.encode() in await reader.readexactly(length), (
+                "the response to another connection's request"
+            )
             self.heard += 1
         writer.close()
         await writer.wait_closed()
@@ -50,37 +54,39 @@ def _everybody_asks(server: ServerProcess, api: Api, *, connections: int, times:
 
     async def main() -> None:
         async with asyncio.timeout(WAIT_S * 20):
-            await asyncio.gather(*(each.ask(times) for each in who))
+            await asyncio.gather(*(item.request_repeatedly(times) for item in who))
 
     asyncio.run(main())
-    heard, left = sum(each.heard for each in who), sum(each.left for each in who)
+    heard, left = sum(item.heard for item in who), sum(item.left for item in who)
     session = path.removesuffix("/messages").rpartition("/")[2]
-    counted = answered(api.http.get(f"{api.sessions}/{session}/messages/count"))["count"]
-    assert heard <= counted <= heard + left, "what was answered is there, and nothing is there twice"
+    counted = json_of(api.http.get(f"{api.sessions}/{session}/messages/count"))["count"]
+    assert heard <= counted <= heard + left, "every counted response exists, and none twice"
     return heard, left
 
 
-def test_nobody_gets_the_answer_to_a_request_that_was_given_up(server: ServerProcess, api: Api) -> None:
+def test_no_client_gets_the_response_to_an_abandoned_request(server: ServerProcess, api: Api) -> None:
     heard, left = _everybody_asks(server, api, connections=16, times=20)
     assert left > 100
     assert heard > 100
 
 
 @pytest.mark.soak
-def test_ten_thousand_requests_are_given_up_and_nobody_gets_a_foreign_answer(server: ServerProcess, api: Api) -> None:
+def test_after_ten_thousand_abandoned_requests_every_response_is_the_clients_own(
+    server: ServerProcess, api: Api
+) -> None:
     _, left = _everybody_asks(server, api, connections=50, times=420)
     assert left > 10_000
 
 
 def _ask(held: list[socket.socket]) -> None:
-    """Have every connection ask, and only then hear what each is answered."""
-    for each in held:
-        each.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    for each in held:
+    """Send a request on every connection, and only then read the responses."""
+    for item in held:
+        item.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    for item in held:
         answer = b""
         while not answer.endswith(b'{"status":"ok"}'):
-            more = each.recv(4096)
-            assert more, "it was let go"
+            more = item.recv(4096)
+            assert more, "it was closed"
             answer += more
         assert answer.startswith(b"HTTP/1.1 200 ")
 
@@ -91,8 +97,8 @@ def test_a_thousand_connections_are_held_open_and_answered_again(start: Callable
     try:
         _ask(held)
         _ask(held)
-        answered(server.http.get("/readyz"))
+        json_of(server.http.get("/readyz"))
     finally:
-        for each in held:
-            each.close()
+        for item in held:
+            item.close()
     assert "error" not in server.log.lower()

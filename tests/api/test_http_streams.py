@@ -1,4 +1,4 @@
-"""Streams of events: what is there, what comes, and nothing missed by who was cut off."""
+"""Event streams: stored events, new events, and no missed events after a reconnect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.api.process import ADMIN_KEY, BEARER, WAIT_S, Api, ServerProcess
 
 T = "/v1/tenants/acme"
 PATIENT = ServerLimits(stream_poll_s=1_000, stream_beat_s=1_000)
-"""Nobody looks by itself: what arrives was told."""
+"""Streams do not poll: every event that arrives was published."""
 
 
-class Listening:
-    """One who listens to a stream."""
+class StreamClient:
+    """A client of a stream."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -44,16 +44,16 @@ class Listening:
             self.arrived.put_nowait(event.get("body", b"") if event.get("more_body") else None)
 
     async def event(self) -> tuple[int, str, Any]:
-        """The next event, of something that nothing was taken back of."""
-        id, name, said = await self.any_event()
-        return int(id), name, said
+        """Return the next event, without a rewind."""
+        id, name, text = await self.any_event()
+        return int(id), name, text
 
     async def any_event(self) -> tuple[str, str, Any]:
-        """The next event; comments are passed over."""
+        """Return the next event, skipping comments."""
         async with asyncio.timeout(WAIT_S):
             while True:
-                block, found, rest = self._rest.partition(b"\n\n")
-                if not found:
+                block, result, rest = self._rest.partition(b"\n\n")
+                if not result:
                     more = await self.arrived.get()
                     assert more is not None, "the stream has ended"
                     self._rest += more
@@ -64,17 +64,17 @@ class Listening:
                     return fields[b"id"].decode(), fields[b"event"].decode(), msgspec.json.decode(fields[b"data"])
 
     async def end(self) -> list[bytes]:
-        """Everything up to the end."""
-        found: list[bytes] = []
+        """Return everything up to the end."""
+        results: list[bytes] = []
         async with asyncio.timeout(WAIT_S):
             while (more := await self.arrived.get()) is not None:
-                found.append(more)
-        return found
+                results.append(more)
+        return results
 
 
 @asynccontextmanager
-async def listening(server: Running, path: str, **headers: str) -> AsyncIterator[Listening]:
-    """Listen to a stream until the block ends."""
+async def listening(server: Running, path: str, **headers: str) -> AsyncIterator[StreamClient]:
+    """Follow a stream until the block ends."""
     raw, _, query = path.partition("?")
     sent = [(b"host", b"localhost"), (b"authorization", f"Bearer {ADMIN_KEY}".encode())]
     sent += [(name.replace("_", "-").lower().encode(), value.encode()) for name, value in headers.items()]
@@ -88,7 +88,7 @@ async def listening(server: Running, path: str, **headers: str) -> AsyncIterator
         "client": ("127.0.0.1", 1),
         "path_params": {},
     }
-    who = Listening()
+    who = StreamClient()
     task = asyncio.create_task(server._app(scope, who.receive, who.send))
     try:
         yield who
@@ -98,7 +98,7 @@ async def listening(server: Running, path: str, **headers: str) -> AsyncIterator
             await task
 
 
-def played(play: Callable[[Running], Coroutine[Any, Any, None]], limits: ServerLimits = PATIENT) -> None:
+def run_server(play: Callable[[Running], Coroutine[Any, Any, None]], limits: ServerLimits = PATIENT) -> None:
     async def main() -> None:
         async with running(limits=limits) as server:
             await play(server)
@@ -118,34 +118,34 @@ async def append(server: Running, session: str, text: str) -> None:
     assert (await server.ask("POST", f"{T}/sessions/{session}/messages", body)).status == 201
 
 
-def test_what_is_there_comes_first_and_then_what_comes() -> None:
+def test_stored_events_come_first_and_then_new_ones() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one", "two")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
             first, second = await who.event(), await who.event()
-            assert [(id, name, said["content"][0]["text"]) for id, name, said in (first, second)] == [
+            assert [(id, name, value["content"][0]["text"]) for id, name, value in (first, second)] == [
                 (1, "message", "one"),
                 (2, "message", "two"),
             ]
             await append(server, session, "three")
             assert (await who.event())[0] == 3
 
-    played(play)
+    run_server(play)
 
 
 @pytest.mark.parametrize(
     ("query", "header"), [("", {"Last_Event_ID": "2"}), ("?after=2", {}), ("?after=9", {"Last_Event_ID": "2"})]
 )
-def test_who_was_cut_off_goes_on_where_it_was(query: str, header: dict[str, str]) -> None:
+def test_a_client_that_reconnects_continues_after_its_last_event(query: str, header: dict[str, str]) -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one", "two", "three")
         async with listening(server, f"{T}/sessions/{session}/events{query}", **header) as who:
             assert (await who.event())[0] == 3
 
-    played(play)
+    run_server(play)
 
 
-def test_nothing_is_missed_or_told_twice_while_others_write() -> None:
+def test_no_event_is_missed_or_repeated_during_concurrent_writes() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server)
         writing = asyncio.gather(*(append(server, session, str(number)) for number in range(250)))
@@ -158,10 +158,10 @@ def test_nothing_is_missed_or_told_twice_while_others_write() -> None:
         await writing
         assert seen == list(range(1, 251))
 
-    played(play)
+    run_server(play)
 
 
-def test_steps_of_a_run_come_as_they_are_committed() -> None:
+def test_steps_of_a_run_are_streamed_as_they_are_committed() -> None:
     async def play(server: Running) -> None:
         acme = server.holdfast.tenant("acme")
         run = await acme.runs.start(await session_of(server))
@@ -172,44 +172,44 @@ def test_steps_of_a_run_come_as_they_are_committed() -> None:
             assert (await who.event())[:2] == (1, "step")
             body = {"epoch": claimed.epoch, "iteration": 2, "state": {"n": 2}}
             assert (await server.ask("POST", f"{T}/runs/{run.id}/steps", body)).status == 201
-            id, _, said = await who.event()
-            assert (id, said["state"]) == (2, {"n": 2})
+            id, _, text = await who.event()
+            assert (id, text["state"]) == (2, {"n": 2})
 
-    played(play)
+    run_server(play)
 
 
-async def heard(who: Listening, count: int) -> list[tuple[str, Any]]:
-    """So many events: their ids, and the text of a message, the state of a step or the place that is left."""
-    found: list[tuple[str, Any]] = []
+async def read_events(who: StreamClient, count: int) -> list[tuple[str, Any]]:
+    """Read this many events: their ids, and the text of a message, the state of a step or the position of a rewind."""
+    results: list[tuple[str, Any]] = []
     for _ in range(count):
-        id, name, said = await who.any_event()
+        id, name, text = await who.any_event()
         if name != "rewound":
-            said = said["content"][0]["text"] if name == "message" else said["state"]["n"]
-        found.append((id, said))
-    return found
+            text = text["content"][0]["text"] if name == "message" else text["state"]["n"]
+        results.append((id, text))
+    return results
 
 
 DONE = (200, 201)
 REWOUND = ("1.1", {"place": 1})
 
 
-def test_what_a_rewind_takes_back_is_said_and_what_is_shown_since_follows() -> None:
+def test_a_rewind_is_announced_and_the_new_rows_follow() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one", "two", "three")
-        there = f"{T}/sessions/{session}"
-        async with listening(server, f"{there}/events") as who:
-            assert await heard(who, 3) == [("1", "one"), ("2", "two"), ("3", "three")]
-            assert (await server.ask("POST", f"{there}/rewind", {"to": 1})).status in DONE
+        current = f"{T}/sessions/{session}"
+        async with listening(server, f"{current}/events") as who:
+            assert await read_events(who, 3) == [("1", "one"), ("2", "two"), ("3", "three")]
+            assert (await server.ask("POST", f"{current}/rewind", {"to": 1})).status in DONE
             await append(server, session, "other")
-            assert await heard(who, 2) == [REWOUND, ("1.2", "other")]
-            assert (await server.ask("POST", f"{there}/redo")).status in DONE
-            assert await heard(who, 3) == [("1", {"place": 1}), ("2", "two"), ("3", "three")]
-            assert (await server.ask("POST", f"{there}/branches/1/switch")).status in DONE
-            assert await heard(who, 2) == [REWOUND, ("1.2", "other")]
+            assert await read_events(who, 2) == [REWOUND, ("1.2", "other")]
+            assert (await server.ask("POST", f"{current}/redo")).status in DONE
+            assert await read_events(who, 3) == [("1", {"place": 1}), ("2", "two"), ("3", "three")]
+            assert (await server.ask("POST", f"{current}/branches/1/switch")).status in DONE
+            assert await read_events(who, 2) == [REWOUND, ("1.2", "other")]
             await append(server, session, "more")
-            assert await heard(who, 1) == [("1.3", "more")]
+            assert await read_events(who, 1) == [("1.3", "more")]
 
-    played(play)
+    run_server(play)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_a_rewind_takes_back_is_said_and_what_is_shown_since_follows() -> N
         (None, [("1.1", "one"), ("1.2", "other")]),
     ],
 )
-def test_who_was_away_while_it_was_rewound_goes_on_from_what_both_have(last: str | None, comes: list[Any]) -> None:
+def test_a_client_that_missed_a_rewind_continues_from_the_common_position(last: str | None, comes: list[Any]) -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one", "two", "three")
         acme = server.holdfast.tenant("acme")
@@ -232,12 +232,12 @@ def test_who_was_away_while_it_was_rewound_goes_on_from_what_both_have(last: str
         await acme.messages.append(session, role="user", content="other")
         sent = {} if last is None else {"Last_Event_ID": last}
         async with listening(server, f"{T}/sessions/{session}/events", **sent) as who:
-            assert await heard(who, len(comes)) == comes
+            assert await read_events(who, len(comes)) == comes
 
-    played(play)
+    run_server(play)
 
 
-def test_branches_have_in_common_what_the_one_they_both_came_from_had_at_both_forks() -> None:
+def test_two_branches_share_what_their_common_ancestor_had_at_both_forks() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, *"abcdef")
         branches = server.holdfast.tenant("acme").branches
@@ -248,16 +248,16 @@ def test_branches_have_in_common_what_the_one_they_both_came_from_had_at_both_fo
         await branches.switch(session, 0)
         high = await branches.fork(session, at=5)
         await branches.switch(session, high.number)
-        there = f"{T}/sessions/{session}/events"
-        async with listening(server, there, Last_Event_ID=f"{under.number}.3") as who:
+        current = f"{T}/sessions/{session}/events"
+        async with listening(server, current, Last_Event_ID=f"{under.number}.3") as who:
             assert (await who.any_event())[2] == {"place": 2}
-        async with listening(server, there, Last_Event_ID="6") as who:
+        async with listening(server, current, Last_Event_ID="6") as who:
             assert (await who.any_event())[2] == {"place": 5}
 
-    played(play)
+    run_server(play)
 
 
-def test_steps_of_a_run_that_was_taken_back_are_said_to_be_gone_and_those_instead_of_them_come() -> None:
+def test_rewound_steps_are_announced_and_their_replacements_follow() -> None:
     async def play(server: Running) -> None:
         acme = server.holdfast.tenant("acme")
         run = await acme.runs.start(await session_of(server))
@@ -265,53 +265,53 @@ def test_steps_of_a_run_that_was_taken_back_are_said_to_be_gone_and_those_instea
         async def steps(*wanted: tuple[int, str]) -> None:
             claimed = await acme.leases.claim("w", run_id=run.id)
             assert claimed is not None
-            for number, said in wanted:
-                await acme.runs.step(run.id, epoch=claimed.epoch, iteration=number, state={"n": said})
+            for number, item in wanted:
+                await acme.runs.step(run.id, epoch=claimed.epoch, iteration=number, state={"n": item})
             await acme.runs.pause(run.id, epoch=claimed.epoch)
 
         await steps((1, "a"), (2, "b"), (3, "c"))
-        there = f"{T}/runs/{run.id}"
-        async with listening(server, f"{there}/events") as who:
-            assert await heard(who, 3) == [("1", "a"), ("2", "b"), ("3", "c")]
-            assert (await server.ask("POST", f"{there}/rewind", {"to_step": 1})).status in DONE
-            assert await heard(who, 1) == [REWOUND]
-            assert (await server.ask("POST", f"{there}/redo")).status in DONE
-            assert await heard(who, 3) == [("2.1", {"place": 1}), ("2.2", "b"), ("2.3", "c")]
+        current = f"{T}/runs/{run.id}"
+        async with listening(server, f"{current}/events") as who:
+            assert await read_events(who, 3) == [("1", "a"), ("2", "b"), ("3", "c")]
+            assert (await server.ask("POST", f"{current}/rewind", {"to_step": 1})).status in DONE
+            assert await read_events(who, 1) == [REWOUND]
+            assert (await server.ask("POST", f"{current}/redo")).status in DONE
+            assert await read_events(who, 3) == [("2.1", {"place": 1}), ("2.2", "b"), ("2.3", "c")]
             await acme.workspaces.rewind(run.id, to_step=1, path=None)
             await acme.runs.resume(run.id)
             await steps((2, "B"), (3, "C"), (4, "D"))
             server.service.notifier.publish(f"acme/{run.id}")
-            assert await heard(who, 4) == [("3.1", {"place": 1}), ("3.2", "B"), ("3.3", "C"), ("3.4", "D")]
-        async with listening(server, f"{there}/events", Last_Event_ID="2.3") as who:
-            assert await heard(who, 2) == [("3.1", {"place": 1}), ("3.2", "B")]
+            assert await read_events(who, 4) == [("3.1", {"place": 1}), ("3.2", "B"), ("3.3", "C"), ("3.4", "D")]
+        async with listening(server, f"{current}/events", Last_Event_ID="2.3") as who:
+            assert await read_events(who, 2) == [("3.1", {"place": 1}), ("3.2", "B")]
 
-    played(play)
+    run_server(play)
 
 
-def test_what_another_process_writes_is_found_by_looking() -> None:
+def test_writes_of_another_process_are_found_by_polling() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server)
         async with listening(server, f"{T}/sessions/{session}/events") as who:
             await server.holdfast.tenant("acme").messages.append(session, role="user", content="from elsewhere")
             assert (await who.event())[0] == 1
 
-    played(play, ServerLimits(stream_poll_s=0.01))
+    run_server(play, ServerLimits(stream_poll_s=0.01))
 
 
-def test_a_stream_with_nothing_to_say_says_so_and_ends_in_time() -> None:
+def test_a_stream_without_events_sends_comments_and_ends_in_time() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server)
         async with listening(server, f"{T}/sessions/{session}/events?wait_s=1") as who:
-            said = await who.end()
-        assert said[0] == b": welcome\n\n"
-        assert b": nothing new\n\n" in said
+            text = await who.end()
+        assert text[0] == b": welcome\n\n"
+        assert b": nothing new\n\n" in text
         async with listening(server, f"{T}/sessions/{session}/events?wait_s=0") as who:
             assert await who.end() == [b": welcome\n\n"]
 
-    played(play, ServerLimits(stream_poll_s=0.05, stream_beat_s=0.05))
+    run_server(play, ServerLimits(stream_poll_s=0.05, stream_beat_s=0.05))
 
 
-def test_streams_end_when_the_server_stops_and_nobody_listens_who_has_left() -> None:
+def test_streams_end_when_the_server_stops_and_listeners_are_removed() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
@@ -323,11 +323,11 @@ def test_streams_end_when_the_server_stops_and_nobody_listens_who_has_left() -> 
             server.service.stop()
             assert await who.end() == []
 
-    played(play)
+    run_server(play)
 
 
 @pytest.mark.parametrize("how", ["revoked", "deleted"])
-def test_a_stream_ends_before_the_next_event_once_its_key_is_no_longer_good(how: str) -> None:
+def test_a_stream_ends_before_the_next_event_when_its_key_becomes_invalid(how: str) -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
         key = new_api_key()
@@ -341,10 +341,10 @@ def test_a_stream_ends_before_the_next_event_once_its_key_is_no_longer_good(how:
             await append(server, session, "three")
             assert await who.end() == []
 
-    played(play, ServerLimits(stream_poll_s=1_000, key_s=0))
+    run_server(play, ServerLimits(stream_poll_s=1_000, key_s=0))
 
 
-def test_a_quiet_stream_ends_by_itself_once_its_key_has_expired() -> None:
+def test_a_quiet_stream_ends_when_its_key_expires() -> None:
     async def main() -> None:
         clock = FixedClock(datetime.now(UTC))
         async with running(limits=ServerLimits(stream_poll_s=0.01), clock=clock) as server:
@@ -360,7 +360,7 @@ def test_a_quiet_stream_ends_by_itself_once_its_key_has_expired() -> None:
 
 
 def streamed(start: Callable[..., ServerProcess]) -> tuple[ServerProcess, Api, dict[str, Any]]:
-    """A server, and a session with a message in it."""
+    """A server, and a session with a message."""
     server = start()
     api = Api(server.http, "acme")
     session = api.session()
@@ -368,7 +368,7 @@ def streamed(start: Callable[..., ServerProcess]) -> tuple[ServerProcess, Api, d
     return server, api, session
 
 
-def test_a_stream_ends_in_good_order_when_its_session_is_deleted(start: Callable[..., ServerProcess]) -> None:
+def test_a_stream_ends_cleanly_when_its_session_is_deleted(start: Callable[..., ServerProcess]) -> None:
     server, api, session = streamed(start)
     with server.http.stream("GET", f"{api.sessions}/{session['id']}/events") as response:
         lines = response.iter_lines()
@@ -381,7 +381,7 @@ def test_a_stream_ends_in_good_order_when_its_session_is_deleted(start: Callable
     assert server.log == ""
 
 
-def test_a_stream_that_fails_is_brought_to_its_end_and_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_stream_is_ended_cleanly_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
@@ -390,8 +390,8 @@ def test_a_stream_that_fails_is_brought_to_its_end_and_noted_once(caplog: pytest
             await append(server, session, "two")
             assert await who.end() == []
 
-    played(play)
-    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [
+    run_server(play)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         "a stream ended: Unavailable"
     ]
 
@@ -400,7 +400,7 @@ async def _unavailable(key_id: str) -> bool:
     raise Unavailable("not now")
 
 
-def test_there_are_no_more_streams_than_the_limit() -> None:
+def test_the_number_of_streams_is_limited() -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
         async with listening(server, f"{T}/sessions/{session}/events") as who:
@@ -408,29 +408,29 @@ def test_there_are_no_more_streams_than_the_limit() -> None:
             refused = await server.ask("GET", f"{T}/sessions/{session}/events")
             assert (refused.status, refused.json["type"]) == (503, "Unavailable")
 
-    played(play, ServerLimits(streams=1, stream_poll_s=1_000))
+    run_server(play, ServerLimits(streams=1, stream_poll_s=1_000))
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.", ".5", "1.2.3", "1.-1", "9" * 20, "٣"])
-def test_an_id_that_no_event_has_is_refused(last: str) -> None:
+def test_an_invalid_event_id_is_refused(last: str) -> None:
     async def play(server: Running) -> None:
         session = await session_of(server, "one")
         reply = await server.ask("GET", f"{T}/sessions/{session}/events", headers={"Last-Event-ID": last})
         assert (reply.status, reply.json["type"]) == (400, "InvalidInput")
 
-    played(play)
+    run_server(play)
 
 
-def test_what_is_not_there_has_no_stream() -> None:
+def test_streams_of_missing_objects_get_404() -> None:
     async def play(server: Running) -> None:
-        nobody = "00000000-0000-7000-8000-000000000000"
-        for path in (f"/sessions/{nobody}/events", f"/runs/{nobody}/events"):
+        missing = "00000000-0000-7000-8000-000000000000"
+        for path in (f"/sessions/{missing}/events", f"/runs/{missing}/events"):
             assert (await server.ask("GET", T + path)).status == 404
 
-    played(play)
+    run_server(play)
 
 
-def test_a_real_stream_ends_in_good_order_when_the_server_is_told_to_stop(start: Callable[..., ServerProcess]) -> None:
+def test_a_real_stream_ends_cleanly_when_the_server_stops(start: Callable[..., ServerProcess]) -> None:
     server, api, session = streamed(start)
     with server.http.stream("GET", f"{api.sessions}/{session['id']}/events") as response:
         lines = response.iter_lines()

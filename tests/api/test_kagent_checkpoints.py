@@ -1,4 +1,4 @@
-"""What frameworks keep through kagent's protocol: LangGraph's checkpoints and writes, memories and flows of crews."""
+"""Framework state over kagent's API: LangGraph checkpoints and writes, memories and flows of crews."""
 
 from __future__ import annotations
 
@@ -21,78 +21,74 @@ MEMORY = "/api/crewai/memory"
 STATE = "/api/crewai/flows/state"
 
 
-def written(body: bytes) -> str:
-    """Bytes as they travel."""
+def encode(body: bytes) -> str:
+    """Return bytes as base64."""
     return b64encode(body).decode()
 
 
 def checkpoint(id: str, *, thread: str = "h", **more: Any) -> dict[str, Any]:
-    """A checkpoint on the wire."""
-    body = {"thread_id": thread, "checkpoint_id": id, "checkpoint": written(id.encode()), "type_": "msgpack"}
-    return {**body, "metadata": written(b'{"step": 1}'), **more}
+    """Return the body of a checkpoint."""
+    body = {"thread_id": thread, "checkpoint_id": id, "checkpoint": encode(id.encode()), "type_": "msgpack"}
+    return {**body, "metadata": encode(b'{"step": 1}'), **more}
 
 
 def put(kagent: Kagent, id: str, **more: Any) -> None:
-    """Keep a checkpoint."""
+    """Store a checkpoint."""
     assert good(kagent.post(PLACE, checkpoint(id, **more)), 201) == {}
 
 
 def writes(task: str, *those: tuple[int, str, bytes], id: str = "1", **more: Any) -> dict[str, Any]:
-    """Writes of a task on the wire."""
-    each = [{"idx": idx, "channel": channel, "type_": "x", "value": written(value)} for idx, channel, value in those]
-    return {"thread_id": "h", "checkpoint_id": id, "task_id": task, "writes": each, **more}
+    """Return the body of a task's writes."""
+    results = [{"idx": idx, "channel": channel, "type_": "x", "value": encode(value)} for idx, channel, value in those]
+    return {"thread_id": "h", "checkpoint_id": id, "task_id": task, "writes": results, **more}
 
 
-def found(kagent: Kagent, query: str = "", **more: Any) -> list[Any]:
-    """The checkpoints of the thread ``h``."""
+def list_checkpoints(kagent: Kagent, query: str = "", **more: Any) -> list[Any]:
+    """List the checkpoints of the thread ``h``."""
     listed: list[Any] = good(kagent.get(f"{PLACE}?thread_id=h{query}", **more))
     return listed
 
 
 def ids(kagent: Kagent, query: str = "", **more: Any) -> list[str]:
-    """Their ids."""
-    return [each["checkpoint_id"] for each in found(kagent, query, **more)]
+    """Return their ids."""
+    return [list_checkpoint["checkpoint_id"] for list_checkpoint in list_checkpoints(kagent, query, **more)]
 
 
-def test_a_checkpoint_comes_back_as_it_was(kagent: Kagent) -> None:
-    sent = checkpoint(
-        "1", checkpoint_ns="a:1|b:2", parent_checkpoint_id="0", version=7, checkpoint=written(b"\x00\xff")
-    )
+def test_a_checkpoint_is_returned_unchanged(kagent: Kagent) -> None:
+    sent = checkpoint("1", checkpoint_ns="a:1|b:2", parent_checkpoint_id="0", version=7, checkpoint=encode(b"\x00\xff"))
     good(kagent.post(PLACE, sent), 201)
-    (one,) = found(kagent, "&checkpoint_ns=a:1|b:2")
+    (one,) = list_checkpoints(kagent, "&checkpoint_ns=a:1|b:2")
     del sent["version"]
     assert one == {**sent, "writes": None}
 
 
 @pytest.mark.parametrize("metadata", [b"", b"{}", b"[1]", b"\xff no JSON", b'{"step": -1, "source": "input"}'])
-def test_metadata_is_kept_whether_it_can_be_read_or_not(kagent: Kagent, metadata: bytes) -> None:
-    put(kagent, "1", metadata=written(metadata), checkpoint="")
-    (one,) = found(kagent)
+def test_metadata_is_stored_whether_or_not_it_is_json(kagent: Kagent, metadata: bytes) -> None:
+    put(kagent, "1", metadata=encode(metadata), checkpoint="")
+    (one,) = list_checkpoints(kagent)
     assert (b64decode(one["metadata"]), one["checkpoint"]) == (metadata, "")
 
 
-def test_metadata_that_can_be_read_is_seen_past_the_server_too(kagent: Kagent) -> None:
-    put(kagent, "1", metadata=written(b'{"step": 3}'))
-    put(kagent, "2", metadata=written(b"no JSON"))
+def test_json_metadata_is_visible_to_the_library(kagent: Kagent) -> None:
+    put(kagent, "1", metadata=encode(b'{"step": 3}'))
+    put(kagent, "2", metadata=encode(b"no JSON"))
     kept = kagent.run(kagent.tenant.checkpoints.list(thread_of("h"), user="ada"))
-    assert [each.metadata for each in kept] == [{}, {"step": 3}]
+    assert [item.metadata for item in kept] == [{}, {"step": 3}]
 
 
-def test_the_same_id_again_replaces_what_was_there(kagent: Kagent) -> None:
+def test_the_same_id_replaces_the_checkpoint(kagent: Kagent) -> None:
     for body in (b"one", b"two"):
-        put(kagent, "1", checkpoint=written(body), type_=body.decode())
-    (one,) = found(kagent)
+        put(kagent, "1", checkpoint=encode(body), type_=body.decode())
+    (one,) = list_checkpoints(kagent)
     assert (b64decode(one["checkpoint"]), one["type_"]) == (b"two", "two")
 
 
-def test_an_empty_parent_is_none(kagent: Kagent) -> None:
+def test_an_empty_parent_is_no_parent(kagent: Kagent) -> None:
     put(kagent, "1", parent_checkpoint_id="")
-    assert found(kagent)[0]["parent_checkpoint_id"] is None
+    assert list_checkpoints(kagent)[0]["parent_checkpoint_id"] is None
 
 
-def test_checkpoints_are_listed_the_newest_first_and_as_many_as_asked_for(
-    kagent: Kagent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_listed_newest_first_up_to_the_limit(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.api.kagent.checkpoints.PAGE", 2)
     for id in ("3", "1", "5", "2", "4"):
         put(kagent, id)
@@ -104,10 +100,10 @@ def test_checkpoints_are_listed_the_newest_first_and_as_many_as_asked_for(
     assert ids(kagent, "&checkpoint_id=2") == ["2"]
     assert ids(kagent, "&checkpoint_id=2&limit=3") == ["2"]
     assert ids(kagent, "&checkpoint_id=never") == []
-    assert ids(kagent, "&checkpoint_id=&limit=1") == ["5"], "an empty id is none"
+    assert ids(kagent, "&checkpoint_id=&limit=1") == ["5"], "an empty id is ignored"
 
 
-def test_threads_namespaces_users_and_tenants_are_apart(kagent: Kagent) -> None:
+def test_threads_namespaces_users_and_tenants_are_separate(kagent: Kagent) -> None:
     put(kagent, "1")
     put(kagent, "2", checkpoint_ns="inner")
     put(kagent, "3", thread="other")
@@ -119,7 +115,7 @@ def test_threads_namespaces_users_and_tenants_are_apart(kagent: Kagent) -> None:
 
 
 @pytest.mark.parametrize("thread", ["ü/漢", "\x00", "a&b=c", "session:h"])
-def test_a_thread_may_have_any_name(kagent: Kagent, thread: str) -> None:
+def test_a_thread_can_have_any_name(kagent: Kagent, thread: str) -> None:
     put(kagent, "1", thread=thread)
     (one,) = good(kagent.get(f"{PLACE}?thread_id={quote(thread, safe='')}"))
     assert one["thread_id"] == thread
@@ -128,40 +124,40 @@ def test_a_thread_may_have_any_name(kagent: Kagent, thread: str) -> None:
     assert good(kagent.get(f"{PLACE}?thread_id={quote(thread, safe='')}")) == []
 
 
-def test_a_deleted_thread_is_gone_and_its_id_can_be_used_again(kagent: Kagent) -> None:
+def test_the_id_of_a_deleted_thread_can_be_used_again(kagent: Kagent) -> None:
     put(kagent, "1")
     put(kagent, "2", checkpoint_ns="inner")
     good(kagent.post(f"{PLACE}/writes", writes("a", (0, "x", b"old"))), 201)
     good(kagent.delete(f"{PLACE}/h", user="bob"))
-    assert ids(kagent) == ["1"], "another user's deleting is about another thread"
+    assert ids(kagent) == ["1"], "another user deletes another thread"
     for _ in range(2):
         assert good(kagent.delete(f"{PLACE}/h")) == {}
     assert ids(kagent) == ids(kagent, "&checkpoint_ns=inner") == []
     put(kagent, "1")
-    assert found(kagent)[0]["writes"] is None
+    assert list_checkpoints(kagent)[0]["writes"] is None
 
 
 NO_CHECKPOINTS = [
     pytest.param({"thread_id": ""}, "thread_id", id="no thread"),
     pytest.param({"checkpoint_id": ""}, "must not be empty", id="no id"),
-    pytest.param({"checkpoint_id": None}, "checkpoint_id", id="null for an id"),
-    pytest.param({"checkpoint": "%"}, "checkpoint must be base64", id="no base64"),
-    pytest.param({"checkpoint": "ü"}, "checkpoint must be base64", id="not even ASCII"),
-    pytest.param({"metadata": "a"}, "metadata must be base64", id="half a byte"),
-    pytest.param({"version": "1"}, "version", id="a version that is text"),
-    pytest.param({"version": 2**64}, "version", id="a version that is too large"),
-    pytest.param({"type_": "\ud800"}, "type_", id="half a character for a type"),
+    pytest.param({"checkpoint_id": None}, "checkpoint_id", id="null id"),
+    pytest.param({"checkpoint": "%"}, "checkpoint must be base64", id="not base64"),
+    pytest.param({"checkpoint": "ü"}, "checkpoint must be base64", id="not ASCII"),
+    pytest.param({"metadata": "a"}, "metadata must be base64", id="incomplete base64"),
+    pytest.param({"version": "1"}, "version", id="text as version"),
+    pytest.param({"version": 2**64}, "version", id="version too large"),
+    pytest.param({"type_": "\ud800"}, "type_", id="unpaired surrogate in type"),
     pytest.param({"type_": None}, "type_", id="no type"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "words"), NO_CHECKPOINTS)
-def test_what_is_no_checkpoint_is_refused(kagent: Kagent, wrong: dict[str, Any], words: str) -> None:
+def test_an_invalid_checkpoint_is_refused(kagent: Kagent, wrong: dict[str, Any], words: str) -> None:
     assert words in bad(kagent.post(PLACE, json.dumps({**checkpoint("1"), **wrong}).encode()), 400)
     assert ids(kagent) == []
 
 
-def test_a_checkpoint_needs_all_its_parts_and_a_list_its_thread(kagent: Kagent) -> None:
+def test_required_fields_of_checkpoints_and_lists(kagent: Kagent) -> None:
     for part in ("thread_id", "checkpoint_id", "checkpoint", "metadata", "type_"):
         body = checkpoint("1")
         del body[part]
@@ -171,128 +167,133 @@ def test_a_checkpoint_needs_all_its_parts_and_a_list_its_thread(kagent: Kagent) 
     bad(kagent.get(f"{PLACE}?thread_id=h&limit=x"), 400)
 
 
-def test_writes_are_shown_with_their_checkpoint_in_the_order_of_their_places(kagent: Kagent) -> None:
+def test_writes_are_returned_with_their_checkpoint_ordered_by_index(kagent: Kagent) -> None:
     put(kagent, "1")
     sent = writes("a", (1, "y", b"\xff"), (0, "x", b""), (-1, "__error__", b"e"))
     good(kagent.post(f"{PLACE}/writes", sent), 201)
-    shown = found(kagent)[0]["writes"]
-    assert {**shown, "writes": None} == {**sent, "checkpoint_ns": "", "writes": None}
-    assert shown["writes"] == sorted(sent["writes"], key=lambda each: each["idx"])
+    listed = list_checkpoints(kagent)[0]["writes"]
+    assert {**listed, "writes": None} == {**sent, "checkpoint_ns": "", "writes": None}
+    assert listed["writes"] == sorted(sent["writes"], key=lambda row: row["idx"])
 
 
-def test_a_write_again_at_the_same_place(kagent: Kagent) -> None:
+def test_repeated_writes_at_the_same_index(kagent: Kagent) -> None:
     put(kagent, "1")
     for value in (b"one", b"two"):
         good(kagent.post(f"{PLACE}/writes", writes("a", (0, "x", value), (-3, "__interrupt__", value))), 201)
-    kept = {each["idx"]: b64decode(each["value"]) for each in found(kagent)[0]["writes"]["writes"]}
-    assert kept == {0: b"one", -3: b"two"}, "what a task has written stays; only special places are written again"
+    kept = {write["idx"]: b64decode(write["value"]) for write in list_checkpoints(kagent)[0]["writes"]["writes"]}
+    assert kept == {0: b"one", -3: b"two"}, "ordinary writes are never replaced; those at special indexes are"
 
 
-def test_of_several_tasks_one_is_shown_and_no_task_comes_last(kagent: Kagent) -> None:
+def test_writes_of_one_task_are_returned_and_the_nil_task_comes_last(kagent: Kagent) -> None:
     put(kagent, "1")
     good(kagent.post(f"{PLACE}/writes", writes(NO_TASK, (0, "x", b""), (1, "y", b""))), 201)
-    assert found(kagent)[0]["writes"]["task_id"] == NO_TASK
-    for task, shown in (("b", "b"), ("a", "b"), ("c", "c")):
+    assert list_checkpoints(kagent)[0]["writes"]["task_id"] == NO_TASK
+    for task, value in (("b", "b"), ("a", "b"), ("c", "c")):
         good(kagent.post(f"{PLACE}/writes", writes(task, (0, "x", b""))), 201)
-        assert found(kagent)[0]["writes"]["task_id"] == shown, "the same whoever came first"
+        assert list_checkpoints(kagent)[0]["writes"]["task_id"] == value, "regardless of the order of the writes"
 
 
 NO_WRITES = [
     pytest.param({"thread_id": ""}, id="no thread"),
     pytest.param({"checkpoint_id": ""}, id="no checkpoint"),
     pytest.param({"task_id": ""}, id="no task"),
-    pytest.param({"writes": None}, id="no list"),
-    pytest.param({"writes": [{"idx": 0, "channel": "x", "type_": "x", "value": "%"}]}, id="no base64"),
-    pytest.param({"writes": [{"idx": "0", "channel": "x", "type_": "x", "value": ""}]}, id="a place that is text"),
-    pytest.param({"writes": [{"idx": 2**63, "channel": "x", "type_": "x", "value": ""}]}, id="a place too far"),
-    pytest.param({"writes": [{"idx": 0, "channel": "x", "type_": "\ud800", "value": ""}]}, id="half a character"),
+    pytest.param({"writes": None}, id="not a list"),
+    pytest.param({"writes": [{"idx": 0, "channel": "x", "type_": "x", "value": "%"}]}, id="not base64"),
+    pytest.param({"writes": [{"idx": "0", "channel": "x", "type_": "x", "value": ""}]}, id="text as index"),
+    pytest.param({"writes": [{"idx": 2**63, "channel": "x", "type_": "x", "value": ""}]}, id="index too large"),
+    pytest.param({"writes": [{"idx": 0, "channel": "x", "type_": "\ud800", "value": ""}]}, id="unpaired surrogate"),
     pytest.param({"writes": [{"idx": 0, "type_": "x", "value": ""}]}, id="no channel"),
 ]
 
 
 @pytest.mark.parametrize("wrong", NO_WRITES)
-def test_what_are_no_writes_is_refused(kagent: Kagent, wrong: dict[str, Any]) -> None:
+def test_invalid_writes_are_refused(kagent: Kagent, wrong: dict[str, Any]) -> None:
     put(kagent, "1")
     bad(kagent.post(f"{PLACE}/writes", json.dumps({**writes("a"), **wrong}).encode()), 400)
-    assert found(kagent)[0]["writes"] is None
+    assert list_checkpoints(kagent)[0]["writes"] is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("123"), st.binary(max_size=40)), max_size=6))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_thread_holds_what_was_put_last_under_each_id(opened_kagent: Kagent, puts: list[tuple[str, bytes]]) -> None:
-    kagent, model = opened_kagent.another(), dict[str, bytes]()
+def test_a_thread_contains_the_last_checkpoint_of_each_id(
+    open_kagent_server: Kagent, puts: list[tuple[str, bytes]]
+) -> None:
+    kagent, model = open_kagent_server.another(), dict[str, bytes]()
     for id, body in puts:
-        put(kagent, id, checkpoint=written(body))
+        put(kagent, id, checkpoint=encode(body))
         model[id] = body
-    kept = [(each["checkpoint_id"], b64decode(each["checkpoint"])) for each in found(kagent)]
+    kept = [
+        (list_checkpoint["checkpoint_id"], b64decode(list_checkpoint["checkpoint"]))
+        for list_checkpoint in list_checkpoints(kagent)
+    ]
     assert kept == sorted(model.items(), reverse=True)
 
 
 def remember(kagent: Kagent, described: Any, *, thread: str = "h", **more: Any) -> None:
-    """Keep a memory of a crew."""
+    """Store a memory of a crew."""
     data = {"task_description": described, **more}
     assert good(kagent.post(MEMORY, {"thread_id": thread, "memory_data": data}), 201) == {}
 
 
-def recalled(kagent: Kagent, wanted: str, query: str = "", **more: Any) -> list[Any]:
-    """What crews find in the thread ``h``."""
+def recall(kagent: Kagent, wanted: str, query: str = "", **more: Any) -> list[Any]:
+    """Return the memories found in the thread ``h``."""
     reply = kagent.get(f"{MEMORY}?thread_id=h&q={quote(wanted, safe='')}{query}", **more)
-    return [each["memory_data"]["task_description"] for each in good(reply)]
+    return [item["memory_data"]["task_description"] for item in good(reply)]
 
 
-def test_a_memory_of_a_crew_comes_back_as_it_was(kagent: Kagent) -> None:
+def test_a_memory_of_a_crew_is_returned_unchanged(kagent: Kagent) -> None:
     data = {"task_description": "tea ü\x00", "score": 7.5, "metadata": {"z": 1, "a": [None]}, "datetime": "1"}
     good(kagent.post(MEMORY, {"thread_id": "h", "user_id": "ignored", "memory_data": data}), 201)
     (one,) = good(kagent.get(f"{MEMORY}?thread_id=h&q=tea"))
     assert json.dumps(one) == json.dumps({"thread_id": "h", "user_id": "ada", "memory_data": data})
 
 
-def test_memories_come_the_newest_first_and_as_many_as_asked_for(kagent: Kagent) -> None:
+def test_memories_are_listed_newest_first_up_to_the_limit(kagent: Kagent) -> None:
     for number in range(4):
         remember(kagent, f"write {number}")
     everything = ["write 3", "write 2", "write 1", "write 0"]
-    assert recalled(kagent, "write") == everything
+    assert recall(kagent, "write") == everything
     for limit in (1, 3, 4, 5, 100_000):
-        assert recalled(kagent, "write", f"&limit={limit}") == everything[:limit]
+        assert recall(kagent, "write", f"&limit={limit}") == everything[:limit]
     for limit in ("0", "-1", ""):
-        assert recalled(kagent, "write", f"&limit={limit}") == everything
-    assert recalled(kagent, "2") == ["write 2"]
-    assert recalled(kagent, "absent") == []
+        assert recall(kagent, "write", f"&limit={limit}") == everything
+    assert recall(kagent, "2") == ["write 2"]
+    assert recall(kagent, "absent") == []
 
 
 @pytest.mark.parametrize("score", [None, "high", True, 0, -1.5, 2**70, 1e300])
-def test_whatever_stands_for_a_score_a_memory_is_found(kagent: Kagent, score: Any) -> None:
+def test_a_memory_with_any_score_is_found(kagent: Kagent, score: Any) -> None:
     remember(kagent, "tea", score=score)
     (one,) = good(kagent.get(f"{MEMORY}?thread_id=h&q=tea"))
     assert one["memory_data"]["score"] == score
 
 
-def test_of_memories_of_one_moment_those_with_the_lowest_score_come_first(kagent: Kagent) -> None:
+def test_memories_of_the_same_time_are_ordered_by_score(kagent: Kagent) -> None:
     scores: list[Any] = [9, "none", -0.5, 10**400, 3]
-    data = [{"memory_data": {"task_description": each, "score": each}} for each in scores]
-    new = [NewCrewMemory(content="tea", metadata=each, created_at=from_us(0)) for each in data]
+    data = [{"memory_data": {"task_description": score, "score": score}} for score in scores]
+    new = [NewCrewMemory(content="tea", metadata=item, created_at=from_us(0)) for item in data]
     kagent.run(kagent.tenant.crew_memories.save(new, user="ada", thread_id=thread_of("h")))
-    assert recalled(kagent, "tea") == [-0.5, "none", 3, 9, 10**400]
+    assert recall(kagent, "tea") == [-0.5, "none", 3, 9, 10**400]
 
 
-def test_a_score_beyond_all_numbers_keeps_nobody_from_the_others(kagent: Kagent) -> None:
+def test_a_huge_score_does_not_hide_other_memories(kagent: Kagent) -> None:
     remember(kagent, "tea")
     body = b'{"thread_id": "h", "memory_data": {"task_description": "tea", "score": 1' + b"0" * 400 + b"}}"
     good(kagent.post(MEMORY, body), 201)
-    assert recalled(kagent, "tea") == ["tea", "tea"]
+    assert recall(kagent, "tea") == ["tea", "tea"]
 
 
-def test_memories_of_threads_users_and_tenants_are_apart_and_deleted_apart(kagent: Kagent) -> None:
+def test_memories_of_threads_users_and_tenants_are_separate(kagent: Kagent) -> None:
     remember(kagent, "tea")
     remember(kagent, "tea elsewhere", thread="other")
-    assert recalled(kagent, "tea") == ["tea"]
-    assert recalled(kagent, "tea", user="bob") == []
-    assert recalled(kagent.another(), "tea") == []
+    assert recall(kagent, "tea") == ["tea"]
+    assert recall(kagent, "tea", user="bob") == []
+    assert recall(kagent.another(), "tea") == []
     good(kagent.delete(f"{MEMORY}?thread_id=h", user="bob"))
-    assert recalled(kagent, "tea") == ["tea"]
+    assert recall(kagent, "tea") == ["tea"]
     for _ in range(2):
         assert good(kagent.delete(f"{MEMORY}?thread_id=h")) == {}
-    assert recalled(kagent, "tea") == []
+    assert recall(kagent, "tea") == []
     assert len(good(kagent.get(f"{MEMORY}?thread_id=other&q=tea"))) == 1
 
 
@@ -307,12 +308,12 @@ def test_memories_of_threads_users_and_tenants_are_apart_and_deleted_apart(kagen
     ],
     ids=["no thread", "an empty thread", "no object", "a number", "over the limit"],
 )
-def test_what_is_no_memory_of_a_crew_is_refused(kagent: Kagent, body: Any) -> None:
+def test_an_invalid_memory_of_a_crew_is_refused(kagent: Kagent, body: Any) -> None:
     bad(kagent.post(MEMORY, body), 400)
-    assert recalled(kagent, "x") == []
+    assert recall(kagent, "x") == []
 
 
-def test_memories_are_asked_for_with_a_thread_and_a_text(kagent: Kagent) -> None:
+def test_searching_memories_requires_a_thread_and_a_text(kagent: Kagent) -> None:
     for query, missing in (("q=x", "thread_id"), ("thread_id=h", "q"), ("thread_id=h&q=", "q")):
         assert bad(kagent.get(f"{MEMORY}?{query}"), 400) == f"the parameter {missing} is missing"
     assert bad(kagent.delete(MEMORY), 400) == "the parameter thread_id is missing"
@@ -320,17 +321,17 @@ def test_memories_are_asked_for_with_a_thread_and_a_text(kagent: Kagent) -> None
 
 
 def state(method: str = "m", **more: Any) -> dict[str, Any]:
-    """The state of a flow on the wire."""
+    """Return the body of a flow state."""
     return {"thread_id": "h", "flow_uuid": "f", "method_name": method, "state_data": {"after": method}, **more}
 
 
-def test_a_flow_goes_on_from_what_was_saved_last_whatever_the_method(kagent: Kagent) -> None:
+def test_a_flow_continues_from_its_last_state_regardless_of_the_method(kagent: Kagent) -> None:
     for method in ("one", "two", "one"):
         assert good(kagent.post(STATE, state(method)), 201) == {}
         assert good(kagent.get(f"{STATE}?thread_id=h&flow_uuid=f")) == state(method)
 
 
-def test_flows_of_threads_users_and_tenants_are_apart(kagent: Kagent) -> None:
+def test_flows_of_threads_users_and_tenants_are_separate(kagent: Kagent) -> None:
     good(kagent.post(STATE, state()), 201)
     for query in ("thread_id=h&flow_uuid=g", "thread_id=other&flow_uuid=f"):
         assert bad(kagent.get(f"{STATE}?{query}"), 404) == "Flow state not found"
@@ -342,11 +343,11 @@ def test_flows_of_threads_users_and_tenants_are_apart(kagent: Kagent) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"thread_id": ""}, {"flow_uuid": ""}, {"method_name": ""}, {"state_data": []}])
-def test_what_is_no_state_of_a_flow_is_refused(kagent: Kagent, wrong: dict[str, Any]) -> None:
+def test_an_invalid_flow_state_is_refused(kagent: Kagent, wrong: dict[str, Any]) -> None:
     bad(kagent.post(STATE, state() | wrong), 400)
     bad(kagent.get(f"{STATE}?thread_id=h&flow_uuid=f"), 404)
 
 
-def test_a_flow_is_asked_for_with_a_thread_and_its_name(kagent: Kagent) -> None:
+def test_reading_a_flow_requires_a_thread_and_a_flow_id(kagent: Kagent) -> None:
     assert bad(kagent.get(f"{STATE}?flow_uuid=f"), 400) == "the parameter thread_id is missing"
     assert bad(kagent.get(f"{STATE}?thread_id=h"), 400) == "the parameter flow_uuid is missing"

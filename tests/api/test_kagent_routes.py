@@ -1,4 +1,4 @@
-"""kagent's paths, asked without a socket and without kagent's packages: where they are, who may, who asks, what is refused."""
+"""kagent's routes without a socket and without kagent's packages: paths, permissions, users and refusals."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ FILLED = {
     "namespace": "n",
     "event_id": "e",
 }
-ALL = [(each.method, each.path.format(**FILLED, name="x")) for each in declared_routes()]
-CLOSED = [each for each in ALL if each[1].startswith("/api/")]
+ALL = [(route.method, route.path.format(**FILLED, name="x")) for route in declared_routes()]
+CLOSED = [operation for operation in ALL if operation[1].startswith("/api/")]
 
 
-def test_nobody_is_let_in_without_a_key(kagent: Kagent) -> None:
+def test_every_route_requires_a_key(kagent: Kagent) -> None:
     for method, path in CLOSED:
         reply = kagent.run(kagent.server.ask(method, path, key=None))
         assert "API key" in bad(reply, 401), (method, path)
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_key_for_reading_reads_and_writes_nothing(kagent: Kagent) -> None:
+def test_a_read_key_can_only_read(kagent: Kagent) -> None:
     reader = kagent.another(("kagent:read",), tenant=kagent.name)
     for method, path in CLOSED:
         reply = reader.run(reader.ask(method, path))
         if method == "GET":
-            assert reply.status in (200, 400, 404), (path, "let in, and told what is missing")
+            assert reply.status in (200, 400, 404), (path, "accepted, and told which field is missing")
         else:
             assert "write or kagent:write" in bad(reply, 403), (method, path)
 
 
-def test_no_answer_is_kept_by_anybody_between(kagent: Kagent) -> None:
+def test_no_response_may_be_cached(kagent: Kagent) -> None:
     for method, path in ALL:
         reply = kagent.run(kagent.ask(method, path))
         assert reply.status < 500, (method, path, reply.body)
@@ -58,25 +58,25 @@ def test_no_answer_is_kept_by_anybody_between(kagent: Kagent) -> None:
 
 
 @pytest.mark.parametrize("scopes", [("runs:read",), ("workspaces:write", "sessions:read")])
-def test_a_key_for_other_things_is_good_for_nothing_here(kagent: Kagent, scopes: tuple[str, ...]) -> None:
+def test_a_key_for_other_areas_is_refused(kagent: Kagent, scopes: tuple[str, ...]) -> None:
     other = kagent.another(scopes, tenant=kagent.name)
     assert "kagent:read" in bad(other.get("/api/sessions"), 403)
 
 
 @pytest.mark.parametrize("scopes", [("write",), ("kagent:write",)])
-def test_a_key_for_writing_alone_writes_and_reads_nothing(kagent: Kagent, scopes: tuple[str, ...]) -> None:
+def test_a_write_key_can_only_write(kagent: Kagent, scopes: tuple[str, ...]) -> None:
     writer = kagent.another(scopes, tenant=kagent.name)
     good(writer.post("/api/sessions", {"id": "s"}), 201)
     bad(writer.get("/api/sessions/s"), 403)
     assert good(kagent.get("/api/sessions/s"))["session"]["id"] == "s"
 
 
-def test_a_key_that_was_never_made_is_refused(kagent: Kagent) -> None:
+def test_an_unknown_key_is_refused(kagent: Kagent) -> None:
     reply = kagent.run(kagent.server.ask("GET", "/api/sessions", key=new_api_key()))
     bad(reply, 401)
 
 
-def test_no_refusal_names_the_token_of_a_link(kagent: Kagent, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_refusal_contains_the_token_of_a_link(kagent: Kagent, caplog: pytest.LogCaptureFixture) -> None:
     good(kagent.post("/api/sessions", {"id": "s"}), 201)
     token = good(kagent.post("/api/sessions/s/shares"), 201)["token"]
     reader = kagent.another(("kagent:read",), tenant=kagent.name)
@@ -86,11 +86,11 @@ def test_no_refusal_names_the_token_of_a_link(kagent: Kagent, caplog: pytest.Log
             assert token not in bad(reply, 403 if asking is reader else 401)
     assert "/api/sessions/s/shares/..." in caplog.text
     assert token not in caplog.text
-    noted = [each.subject_id for each in kagent.run(_noted(kagent))]
+    noted = [item.subject_id for item in kagent.run(_recorded(kagent))]
     assert noted == ["DELETE /api/sessions/s/shares/..."]
 
 
-def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_token(
+def test_every_refusal_of_a_link_or_an_agent_is_recorded_once_without_the_token(
     kagent: Kagent, caplog: pytest.LogCaptureFixture
 ) -> None:
     good(kagent.post("/api/sessions", {"id": "s", "agent_ref": "ns/mine"}), 201)
@@ -104,8 +104,8 @@ def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_tok
     bad(kagent.delete("/api/sessions/s", user="bob", x_share_token=other), 403)
     bad(kagent.delete(f"/api/sessions/s/shares/{token}", **guest), 403)
     bad(kagent.post("/api/sessions/s/events", {"data": "x"}, x_agent_name="ns/other"), 403)
-    noted = {each.reason: each for each in kagent.run(_noted(kagent))}
-    assert {each.partition("agent 'ns")[0] for each in noted} == {
+    noted = {item.reason: item for item in kagent.run(_recorded(kagent))}
+    assert {item.partition("agent 'ns")[0] for item in noted} == {
         "this share link is invalid",
         "this share link belongs to another session",
         "this share link is read-only",
@@ -113,23 +113,23 @@ def test_everything_a_link_or_an_agent_may_not_is_noted_once_and_without_the_tok
         "only the owner of a session can share it",
         "this session belongs to ",
     }
-    assert all(each.details["key_id"] for each in noted.values())
+    assert all(value.details["key_id"] for value in noted.values())
     assert token not in repr(noted) + caplog.text
-    assert len(kagent.run(_noted(kagent))) == len(noted)
+    assert len(kagent.run(_recorded(kagent))) == len(noted)
 
 
-async def _noted(kagent: Kagent) -> list[Any]:
+async def _recorded(kagent: Kagent) -> list[Any]:
     await kagent.server.service.audit.flush(kagent.server.holdfast)
-    return [each for each in await kagent.tenant.activity.list() if each.action == "access.denied"]
+    return [entry for entry in await kagent.tenant.activity.list() if entry.action == "access.denied"]
 
 
-def test_a_server_with_a_key_that_is_none_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_encryption_key_prevents_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "short")
     with pytest.raises(InvalidInput, match=VARIABLE):
         asyncio.run(running(encryption_key=None).__aenter__())
 
 
-def test_whether_the_server_is_alive_and_what_it_is_anybody_may_know(kagent: Kagent) -> None:
+def test_health_and_version_need_no_key(kagent: Kagent) -> None:
     alive = kagent.run(kagent.server.ask("GET", "/health", key=None))
     assert (alive.status, alive.body, alive.headers["content-type"]) == (200, b"OK", "text/plain; charset=utf-8")
     version = kagent.run(kagent.server.ask("GET", "/version", key=None))
@@ -141,7 +141,7 @@ def test_whether_the_server_is_alive_and_what_it_is_anybody_may_know(kagent: Kag
     }
 
 
-def test_who_comes_from_a_trusted_address_without_a_key_is_in_the_default_tenant() -> None:
+def test_a_trusted_address_without_a_key_uses_the_default_tenant() -> None:
     async def story() -> None:
         options = AccessOptions(trusted=networks(["10.0.0.0/8"]), tenant="office")
         async with running(access=options) as server:
@@ -149,12 +149,12 @@ def test_who_comes_from_a_trusted_address_without_a_key_is_in_the_default_tenant
             assert made.status == 201
             assert (await server.ask("GET", "/api/sessions", key=None, address="11.1.2.3")).status == 401
             office = server.holdfast.tenant("office")
-            assert [each.key for each in await office.sessions.list(user=DEFAULT_USER)] == ["s"]
+            assert [session.key for session in await office.sessions.list(user=DEFAULT_USER)] == ["s"]
 
     asyncio.run(story())
 
 
-def test_tenants_see_nothing_of_each_other(kagent: Kagent) -> None:
+def test_tenants_are_isolated(kagent: Kagent) -> None:
     other = kagent.another()
     good(kagent.post("/api/sessions", {"id": "s", "agent_ref": "ns/a"}), 201)
     good(kagent.post("/api/tasks", {"id": "t", "contextId": "s"}), 201)
@@ -173,7 +173,7 @@ def test_tenants_see_nothing_of_each_other(kagent: Kagent) -> None:
     "path",
     ["/api/nothing", "/api/", "/api/sessions/", "/api/sessions//tasks", "/api/tasks/t/u", "/api/Sessions", "/api/me/x"],
 )
-def test_where_there_is_nothing_it_is_said_so(kagent: Kagent, path: str) -> None:
+def test_an_unknown_path_gets_404(kagent: Kagent, path: str) -> None:
     assert bad(kagent.get(path), 404) == f"the path {path} does not exist"
 
 
@@ -188,27 +188,27 @@ def test_where_there_is_nothing_it_is_said_so(kagent: Kagent, path: str) -> None
         ("OPTIONS", "/api/sessions", "GET, HEAD, POST"),
     ],
 )
-def test_a_method_that_is_not_taken_hears_which_are(kagent: Kagent, method: str, path: str, allowed: str) -> None:
+def test_an_unsupported_method_gets_the_allowed_methods(kagent: Kagent, method: str, path: str, allowed: str) -> None:
     reply = kagent.run(kagent.ask(method, path))
     assert method in bad(reply, 405)
     assert reply.headers["allow"] == allowed
 
 
-def test_head_is_answered_as_get(kagent: Kagent) -> None:
+def test_head_is_answered_like_get(kagent: Kagent) -> None:
     assert kagent.run(kagent.ask("HEAD", "/api/sessions")).status == 200
     assert kagent.run(kagent.ask("HEAD", "/api/sessions/never")).status == 404
 
 
-def test_an_address_that_ends_in_a_slash_is_good_too(kagent: Kagent) -> None:
+def test_a_base_url_may_end_in_a_slash(kagent: Kagent) -> None:
     good(kagent.post("//api/sessions", {"id": "s"}), 201)
-    assert [each["id"] for each in good(kagent.get("///api/sessions"))] == ["s"]
+    assert [item["id"] for item in good(kagent.get("///api/sessions"))] == ["s"]
 
 
 BODIES = [
-    pytest.param(b"{", "is not JSON", id="cut off"),
+    pytest.param(b"{", "is not JSON", id="truncated"),
     pytest.param(b"[]", "is invalid", id="a list"),
     pytest.param(b"null", "is invalid", id="null"),
-    pytest.param(b"\xff\xfe", "is not JSON", id="no UTF-8"),
+    pytest.param(b"\xff\xfe", "is not JSON", id="not UTF-8"),
     pytest.param(b'{"id": NaN}', "is not JSON", id="NaN"),
 ]
 
@@ -226,7 +226,7 @@ BODIES = [
         "/api/toolservers",
     ],
 )
-def test_a_body_that_is_none_is_refused_with_words(kagent: Kagent, path: str, body: bytes, words: str) -> None:
+def test_an_invalid_body_is_refused_with_a_message(kagent: Kagent, path: str, body: bytes, words: str) -> None:
     assert words in bad(kagent.post(path, body), 400)
 
 
@@ -264,20 +264,20 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
         ("?user_id=%ED%A0%80", None, "\ufffd\ufffd\ufffd"),
     ],
 )
-def test_who_asks_is_who_is_meant(kagent: Kagent, query: str, user: str | None, found: str) -> None:
+def test_the_user_is_the_one_in_query_or_header(kagent: Kagent, query: str, user: str | None, found: str) -> None:
     assert kagent.get(f"/api/me{query}", user=user).json == {"sub": found}
     made = good(kagent.post(f"/api/sessions{query}", {"id": "s"}, user=user), 201)
     assert made["user_id"] == found
-    assert [each["user_id"] for each in good(kagent.get(f"/api/sessions{query}", user=user))] == [found]
+    assert [item["user_id"] for item in good(kagent.get(f"/api/sessions{query}", user=user))] == [found]
 
 
-def test_a_users_name_may_be_as_long_as_names_are_and_no_longer(kagent: Kagent) -> None:
+def test_a_users_name_has_a_maximum_length(kagent: Kagent) -> None:
     good(kagent.post("/api/sessions", {"id": "s"}, user="x" * 255), 201)
     assert "name_bytes = 255" in bad(kagent.post("/api/sessions", {"id": "s"}, user="x" * 256), 400)
     assert "name_bytes = 255" in bad(kagent.post("/api/sessions", {"id": "s"}, user="ü" * 128), 400), "in bytes"
 
 
-def test_what_is_wrong_on_our_side_is_named_and_not_explained(kagent: Kagent) -> None:
+def test_server_errors_are_named_and_not_explained(kagent: Kagent) -> None:
     put = kagent.tenant.checkpoints.put(thread_of("h"), id="secret-id", state=b"no head", user="ada")
     kagent.run(put)
     words = bad(kagent.get("/api/langgraph/checkpoints?thread_id=h"), 500)
@@ -285,7 +285,7 @@ def test_what_is_wrong_on_our_side_is_named_and_not_explained(kagent: Kagent) ->
     assert "secret-id" not in words
 
 
-def test_requests_are_counted_under_the_name_of_what_was_asked(kagent: Kagent) -> None:
+def test_requests_are_counted_by_operation(kagent: Kagent) -> None:
     async def counted() -> str:
         async with running() as server:
             for path in ("/api/sessions", "/api/sessions/never", "/api/nowhere"):
@@ -295,11 +295,11 @@ def test_requests_are_counted_under_the_name_of_what_was_asked(kagent: Kagent) -
     text = kagent.run(counted())
     assert "kagent_list_sessions" in text
     assert "kagent_get_session" in text
-    assert "nowhere" not in text, "names that callers make up are no names of ours"
+    assert "nowhere" not in text, "invented paths do not become metric labels"
 
 
 @pytest.mark.parametrize("number", ["x", "1.5", "", "-1", "9" * 30])
-def test_a_limit_is_a_whole_number_or_nothing(kagent: Kagent, number: str) -> None:
+def test_a_limit_must_be_an_integer(kagent: Kagent, number: str) -> None:
     good(kagent.post("/api/sessions", {"id": "s"}), 201)
     reply = kagent.get(f"/api/sessions/s?limit={number}")
     if number in ("x", "1.5"):
@@ -308,16 +308,16 @@ def test_a_limit_is_a_whole_number_or_nothing(kagent: Kagent, number: str) -> No
         assert good(reply)["events"] == []
 
 
-def test_every_answer_is_json_that_others_can_read(kagent: Kagent) -> None:
+def test_every_response_is_valid_json(kagent: Kagent) -> None:
     good(kagent.post("/api/sessions", b'{"id": "\\ud800", "name": "\\ud83d\\ude00 \\u0000"}'), 201)
     raw = kagent.get("/api/sessions").body
-    assert b"\\ud800" in raw, "half a character is written so that it can be read again"
+    assert b"\\ud800" in raw, "an unpaired surrogate is escaped, so that the JSON stays valid"
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(raw)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_what_takes_too_long_is_given_up_and_says_when_to_come_back(
+def test_an_operation_that_takes_too_long_is_cancelled_with_retry_after(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*arguments: Any, **options: Any) -> None:
@@ -325,7 +325,7 @@ def test_what_takes_too_long_is_given_up_and_says_when_to_come_back(
 
     async def main() -> None:
         async with running(limits=ServerLimits(answer_s=0.05)) as server:
-            for name in [each for each in vars(holdfast.types.AsyncSessions) if not each.startswith("_")]:
+            for name in [var for var in vars(holdfast.types.AsyncSessions) if not var.startswith("_")]:
                 monkeypatch.setattr(holdfast.types.AsyncSessions, name, never)
             body = {"agent_ref": "kagent/helper"} if method == "POST" else None
             reply = await server.ask(method, "/api/sessions", body, headers={"x-user-id": "ada"})

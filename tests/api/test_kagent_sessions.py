@@ -1,4 +1,4 @@
-"""Sessions and events as kagent's clients see them, one promise at a time."""
+"""Sessions and events over kagent's API."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ NAMES = [
     pytest.param("s", id="plain"),
     pytest.param("ü 漢 \U0001f600", id="not ASCII"),
     pytest.param("a/b", id="a slash"),
-    pytest.param("a?b#c&d=e", id="what addresses are made of"),
+    pytest.param("a?b#c&d=e", id="URL syntax"),
     pytest.param("100%25", id="a percent sign"),
-    pytest.param("agent", id="a word of the paths"),
+    pytest.param("agent", id="a segment of the routes"),
     pytest.param("\x00", id="NUL"),
-    pytest.param("x" * 500, id="the longest"),
+    pytest.param("x" * 500, id="maximum length"),
 ]
 
 
 def start(kagent: Kagent, id: str = "s", **more: Any) -> Any:
-    """A session that is there."""
+    """Start a session."""
     return good(kagent.post("/api/sessions", {"id": id, **more}), 201)
 
 
 def append(kagent: Kagent, data: Any, id: str | None = None, **more: Any) -> Any:
-    """An event of the session ``s``."""
+    """Append an event to the session ``s``."""
     return good(kagent.post("/api/sessions/s/events", {"data": data, "id": id}, **more), 201)
 
 
 def events(kagent: Kagent, query: str = "order=asc") -> list[Any]:
-    """What the events of the session ``s`` hold."""
-    return [each["data"] for each in good(kagent.get(f"/api/sessions/s?{query}"))["events"]]
+    """Return the data of the events of the session ``s``."""
+    return [event["data"] for event in good(kagent.get(f"/api/sessions/s?{query}"))["events"]]
 
 
 @pytest.mark.parametrize("id", NAMES)
-def test_a_session_is_found_by_the_id_it_was_given(kagent: Kagent, id: str) -> None:
+def test_a_session_is_found_by_its_id(kagent: Kagent, id: str) -> None:
     assert start(kagent, id)["id"] == id
     place = f"/api/sessions/{quote(id, safe='')}"
     assert good(kagent.get(place))["session"]["id"] == id
     good(kagent.post(f"{place}/events", {"id": "e", "data": id}), 201)
-    assert [(each["session_id"], each["data"]) for each in good(kagent.get(place))["events"]] == [(id, id)]
+    assert [(event["session_id"], event["data"]) for event in good(kagent.get(place))["events"]] == [(id, id)]
     good(kagent.delete(place))
     bad(kagent.get(place), 404)
 
 
-def test_a_session_without_an_id_gets_one_of_its_own(kagent: Kagent) -> None:
+def test_an_omitted_session_id_is_generated(kagent: Kagent) -> None:
     first, second = good(kagent.post("/api/sessions"), 201), good(kagent.post("/api/sessions", {"id": ""}), 201)
     assert len({first["id"], second["id"], ""}) == 3
     assert good(kagent.get(f"/api/sessions/{first['id']}"))["session"] == first
@@ -63,104 +63,104 @@ def test_an_id_over_the_limit_is_refused(kagent: Kagent) -> None:
     assert good(kagent.get("/api/sessions")) == []
 
 
-def test_a_session_shows_what_it_was_given_and_nothing_it_was_not(kagent: Kagent) -> None:
+def test_omitted_fields_of_a_session_are_not_returned(kagent: Kagent) -> None:
     plain = start(kagent)
     assert set(plain) == {"id", "user_id", "created_at", "updated_at"}
     full = start(kagent, "t", agent_ref="ns/my-agent", name="ü", source="agent")
     assert (full["agent_id"], full["name"], full["source"]) == ("ns__NS__my_agent", "ü", "agent")
 
 
-def test_starting_a_session_again_finds_it_with_its_events(kagent: Kagent) -> None:
+def test_starting_a_session_again_returns_it_with_its_events(kagent: Kagent) -> None:
     first = start(kagent, name="one")
     append(kagent, "kept")
     again = start(kagent)
-    assert (again["created_at"], again["name"]) == (first["created_at"], "one"), "what is not said stays"
+    assert (again["created_at"], again["name"]) == (first["created_at"], "one"), "omitted fields stay unchanged"
     assert start(kagent, name="two")["name"] == "two"
     assert events(kagent) == ["kept"]
     assert len(good(kagent.get("/api/sessions"))) == 1
 
 
-def test_the_user_in_the_body_goes_before_the_one_who_asks(kagent: Kagent) -> None:
+def test_the_user_in_the_body_precedes_the_caller(kagent: Kagent) -> None:
     assert start(kagent, user_id="bob")["user_id"] == "bob"
     bad(kagent.get("/api/sessions/s"), 404)
     assert good(kagent.get("/api/sessions/s", user="bob"))["session"]["user_id"] == "bob"
-    assert start(kagent, "t", user_id="")["user_id"] == "ada", "nobody in the body is nobody"
+    assert start(kagent, "t", user_id="")["user_id"] == "ada", "an empty user in the body is ignored"
 
 
-def test_users_have_ids_of_their_own(kagent: Kagent) -> None:
+def test_session_ids_are_separate_for_each_user(kagent: Kagent) -> None:
     for user in ("ada", "bob"):
         good(kagent.post("/api/sessions", {"id": "s", "name": user}, user=user), 201)
         good(kagent.post("/api/sessions/s/events", {"id": "e", "data": user}, user=user), 201)
     good(kagent.delete("/api/sessions/s", user="ada"))
     bad(kagent.get("/api/sessions/s", user="ada"), 404)
-    found = good(kagent.get("/api/sessions/s", user="bob"))
-    assert (found["session"]["name"], [each["data"] for each in found["events"]]) == ("bob", ["bob"])
+    body = good(kagent.get("/api/sessions/s", user="bob"))
+    assert (body["session"]["name"], [event["data"] for event in body["events"]]) == ("bob", ["bob"])
 
 
 WRONG = [
-    pytest.param({"id": 7}, id="an id that is no text"),
-    pytest.param({"id": "s", "user_id": ["ada"]}, id="a user that is a list"),
-    pytest.param({"id": "s", "agent_ref": {}}, id="an agent that is an object"),
-    pytest.param({"id": "s", "name": True}, id="a name that is no text"),
-    pytest.param({"id": "s", "agent_ref": "x" * 256}, id="an agent over the limit"),
-    pytest.param({"id": "s", "user_id": "x" * 256}, id="a user over the limit"),
-    pytest.param({"id": "s", "name": "x" * 262_144}, id="a name over the limit"),
+    pytest.param({"id": 7}, id="number as id"),
+    pytest.param({"id": "s", "user_id": ["ada"]}, id="list as user"),
+    pytest.param({"id": "s", "agent_ref": {}}, id="object as agent"),
+    pytest.param({"id": "s", "name": True}, id="number as name"),
+    pytest.param({"id": "s", "agent_ref": "x" * 256}, id="agent too long"),
+    pytest.param({"id": "s", "user_id": "x" * 256}, id="user too long"),
+    pytest.param({"id": "s", "name": "x" * 262_144}, id="name too long"),
 ]
 
 
 @pytest.mark.parametrize("body", WRONG)
-def test_what_is_no_session_is_refused_and_nothing_is_made(kagent: Kagent, body: Any) -> None:
+def test_an_invalid_session_is_refused_and_not_created(kagent: Kagent, body: Any) -> None:
     bad(kagent.post("/api/sessions", body), 400)
     assert good(kagent.get("/api/sessions")) == []
 
 
-def test_sessions_are_listed_the_one_used_last_first(kagent: Kagent) -> None:
+def test_sessions_are_listed_most_recently_used_first(kagent: Kagent) -> None:
     for id in ("s", "t", "u"):
         start(kagent, id)
     append(kagent, "x")
-    assert [each["id"] for each in good(kagent.get("/api/sessions"))] == ["s", "u", "t"]
+    assert [item["id"] for item in good(kagent.get("/api/sessions"))] == ["s", "u", "t"]
 
 
-def test_all_sessions_are_listed_however_many_pages_they_are(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sessions_are_listed_over_all_pages(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.api.kagent.sessions.PAGE", 2)
     for number in range(5):
         start(kagent, str(number), agent_ref="ns/a")
-    assert [each["id"] for each in good(kagent.get("/api/sessions"))] == ["4", "3", "2", "1", "0"]
+    assert [item["id"] for item in good(kagent.get("/api/sessions"))] == ["4", "3", "2", "1", "0"]
     assert len(good(kagent.get("/api/sessions/agent/ns/a"))) == 5
 
 
-def test_sessions_of_an_agent_are_listed_however_it_is_written(kagent: Kagent) -> None:
+def test_sessions_of_an_agent_are_listed_under_all_spellings(kagent: Kagent) -> None:
     start(kagent, "s", agent_ref="ns/my-agent")
     start(kagent, "t", agent_ref="ns__NS__my_agent")
     start(kagent, "u", agent_ref="ns/other")
     start(kagent, "v")
     for path in ("ns/my-agent", "ns/my_agent"):
-        assert [each["id"] for each in good(kagent.get(f"/api/sessions/agent/{path}"))] == ["t", "s"]
+        assert [item["id"] for item in good(kagent.get(f"/api/sessions/agent/{path}"))] == ["t", "s"]
 
 
-def test_sessions_that_agents_started_are_not_among_those_of_an_agent(kagent: Kagent) -> None:
+def test_sessions_started_by_agents_are_not_listed_for_an_agent(kagent: Kagent) -> None:
     start(kagent, "s", agent_ref="ns/a", source="agent")
     start(kagent, "t", agent_ref="ns/a", source="user")
-    assert [each["id"] for each in good(kagent.get("/api/sessions/agent/ns/a"))] == ["t"]
+    assert [item["id"] for item in good(kagent.get("/api/sessions/agent/ns/a"))] == ["t"]
     assert len(good(kagent.get("/api/sessions"))) == 2
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_a_session_gets_another_name_or_agent_and_keeps_the_rest(kagent: Kagent, method: str) -> None:
+def test_a_sessions_name_or_agent_is_changed_and_the_rest_stays(kagent: Kagent, method: str) -> None:
     start(kagent, agent_ref="ns/a", name="one", source="user")
 
     def changed(**body: str) -> tuple[str, str, str]:
-        found = good(kagent.run(kagent.ask(method, "/api/sessions/s", body)))
-        assert good(kagent.get("/api/sessions/s"))["session"] == found
-        return found["name"], found["agent_id"], found["source"]
+        answer = good(kagent.run(kagent.ask(method, "/api/sessions/s", body)))
+        assert good(kagent.get("/api/sessions/s"))["session"] == answer
+        return answer["name"], answer["agent_id"], answer["source"]
 
     assert changed(name="two") == ("two", "ns__NS__a", "user")
     assert changed(agent_ref="ns/b") == ("two", "ns__NS__b", "user")
     assert changed(name="three", agent_ref="ns/c") == ("three", "ns__NS__c", "user")
-    assert changed(name="four", agent_ref="") == ("four", "ns__NS__c", "user"), "an empty agent is none to change to"
+    assert changed(name="four", agent_ref="") == ("four", "ns__NS__c", "user"), "an empty agent is ignored"
 
 
-def test_a_change_that_changes_nothing_is_refused(kagent: Kagent) -> None:
+def test_an_update_without_changes_is_refused(kagent: Kagent) -> None:
     start(kagent, name="one")
     for body in (None, {}, {"name": ""}, {"other": 1}):
         assert "changes nothing" in bad(kagent.put("/api/sessions/s", body), 400)
@@ -169,20 +169,20 @@ def test_a_change_that_changes_nothing_is_refused(kagent: Kagent) -> None:
 
 
 TEXTS = [
-    pytest.param("", id="nothing"),
+    pytest.param("", id="empty"),
     pytest.param("{}", id="an object"),
     pytest.param('{"a": 1,  "b":[1.0, 1e5, -0.0]}', id="spaces and numbers"),
-    pytest.param("no JSON {", id="no JSON"),
-    pytest.param("\x00 \x1f \x7f", id="NUL and its like"),
+    pytest.param("no JSON {", id="not JSON"),
+    pytest.param("\x00 \x1f \x7f", id="NUL and other control characters"),
     pytest.param("\ud800 and \udfff", id="lone surrogates"),
-    pytest.param("\U0010f800\U0010f801", id="what we write for them"),
+    pytest.param("\U0010f800\U0010f801", id="replacement characters"),
     pytest.param("漢字 \U0001f600 \u202e", id="not ASCII"),
     pytest.param("x" * 300_000, id="long"),
 ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_text_of_an_event_comes_back_as_it_was(kagent: Kagent, text: str) -> None:
+def test_the_text_of_an_event_is_returned_unchanged(kagent: Kagent, text: str) -> None:
     start(kagent)
     body = json.dumps({"id": "e", "data": text}).encode()
     assert good(kagent.post("/api/sessions/s/events", body), 201)["data"] == text
@@ -193,7 +193,7 @@ def test_the_text_of_an_event_comes_back_as_it_was(kagent: Kagent, text: str) ->
     ("data", "text"),
     [({"b": 1, "a": [None]}, '{"b":1,"a":[null]}'), (None, "null"), (7, "7"), ([], "[]"), (True, "true")],
 )
-def test_an_event_that_is_no_text_is_kept_as_the_text_of_it(kagent: Kagent, data: Any, text: str) -> None:
+def test_the_data_of_an_event_that_is_not_text_is_stored_as_json_text(kagent: Kagent, data: Any, text: str) -> None:
     start(kagent)
     assert append(kagent, data)["data"] == text
     assert events(kagent) == [text]
@@ -209,9 +209,9 @@ IDS = [
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_the_same_event_again_is_the_same_and_another_with_its_id_is_refused(kagent: Kagent, id: str) -> None:
+def test_repeating_an_event_is_idempotent_and_other_content_with_its_id_is_refused(kagent: Kagent, id: str) -> None:
     start(kagent)
-    body, other = (json.dumps({"id": id, "data": each}).encode() for each in ("x", "y"))
+    body, other = (json.dumps({"id": id, "data": value}).encode() for value in ("x", "y"))
     first = good(kagent.post("/api/sessions/s/events", body), 201)
     assert first["id"] == id
     assert good(kagent.post("/api/sessions/s/events", body), 201) == first
@@ -219,14 +219,14 @@ def test_the_same_event_again_is_the_same_and_another_with_its_id_is_refused(kag
     assert events(kagent) == ["x"]
 
 
-def test_events_without_an_id_are_never_the_same(kagent: Kagent) -> None:
+def test_events_without_an_id_are_always_distinct(kagent: Kagent) -> None:
     start(kagent)
     made = [append(kagent, "x", id) for id in (None, None, "")]
-    assert len({each["id"] for each in made}) == 3
+    assert len({item["id"] for item in made}) == 3
     assert events(kagent) == ["x"] * 3
 
 
-def test_what_is_no_event_is_refused(kagent: Kagent) -> None:
+def test_an_invalid_event_is_refused(kagent: Kagent) -> None:
     start(kagent)
     for body in (None, {}, {"id": "e"}, {"id": 7, "data": "x"}):
         bad(kagent.post("/api/sessions/s/events", body), 400)
@@ -235,7 +235,7 @@ def test_what_is_no_event_is_refused(kagent: Kagent) -> None:
     assert events(kagent) == []
 
 
-def test_an_event_of_another_agent_than_the_sessions_is_refused(kagent: Kagent) -> None:
+def test_an_event_of_another_agent_is_refused(kagent: Kagent) -> None:
     start(kagent, agent_ref="ns/my-agent")
     event = {"data": "x"}
     words = bad(kagent.post("/api/sessions/s/events", event, x_agent_name="ns/other"), 403)
@@ -247,7 +247,7 @@ def test_an_event_of_another_agent_than_the_sessions_is_refused(kagent: Kagent) 
     good(kagent.post("/api/sessions/t/events", event, x_agent_name="ns/any"), 201)
 
 
-def test_events_come_in_the_order_and_the_number_asked_for(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_listed_in_the_requested_order_and_number(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.api.kagent.sessions.PAGE", 2)
     start(kagent)
     for number in range(5):
@@ -260,24 +260,24 @@ def test_events_come_in_the_order_and_the_number_asked_for(kagent: Kagent, monke
         assert events(kagent, f"limit={limit}") == ascending[::-1][:limit]
 
 
-def test_only_events_after_a_moment_are_given_if_one_is_named(kagent: Kagent) -> None:
+def test_events_can_be_limited_to_those_after_a_time(kagent: Kagent) -> None:
     start(kagent)
     made = [append(kagent, str(number)) for number in range(3)]
-    for number, each in enumerate(made):
+    for number, item in enumerate(made):
         later = [one["data"] for one in made[number + 1 :]]
-        written = each["created_at"].replace("Z", "+00:00")
-        assert events(kagent, f"order=asc&after={each['created_at']}") == later
-        assert events(kagent, f"order=asc&after={written}") == later, "a plus that was not quoted is meant as one"
+        written = item["created_at"].replace("Z", "+00:00")
+        assert events(kagent, f"order=asc&after={item['created_at']}") == later
+        assert events(kagent, f"order=asc&after={written}") == later, "an unencoded plus is read as a plus"
         assert events(kagent, f"order=asc&limit=1&after={quote(written)}") == later[:1]
 
 
 @pytest.mark.parametrize("after", ["yesterday", "2030-01-31T12:00:00", "7", "2030-13-01T00:00:00Z"])
-def test_a_moment_that_is_none_is_refused(kagent: Kagent, after: str) -> None:
+def test_an_invalid_time_is_refused(kagent: Kagent, after: str) -> None:
     start(kagent)
     assert "a time must have the format" in bad(kagent.get(f"/api/sessions/s?after={after}"), 400)
 
 
-def test_messages_that_are_no_events_are_not_shown_and_not_counted(kagent: Kagent) -> None:
+def test_messages_that_are_not_events_are_not_returned(kagent: Kagent) -> None:
     start(kagent)
     (session,) = kagent.run(kagent.tenant.sessions.list(user="ada"))
     for number in range(3):
@@ -287,29 +287,29 @@ def test_messages_that_are_no_events_are_not_shown_and_not_counted(kagent: Kagen
     assert events(kagent, "order=asc&limit=2") == ["0", "1"]
 
 
-def test_events_appended_at_once_are_all_there_once(kagent: Kagent) -> None:
+def test_concurrent_appends_are_each_stored_once(kagent: Kagent) -> None:
     start(kagent)
 
     async def append_all() -> list[int]:
         bodies = [{"id": str(number % 5), "data": str(number % 5)} for number in range(20)]
-        replies = await asyncio.gather(*(kagent.ask("POST", "/api/sessions/s/events", each) for each in bodies))
-        return [each.status for each in replies]
+        replies = await asyncio.gather(*(kagent.ask("POST", "/api/sessions/s/events", body) for body in bodies))
+        return [reply.status for reply in replies]
 
     assert kagent.run(append_all()) == [201] * 20
     assert sorted(events(kagent)) == ["0", "1", "2", "3", "4"]
 
 
-def test_sessions_started_at_once_with_an_agent_nobody_knows_are_all_made(kagent: Kagent) -> None:
+def test_concurrent_sessions_with_a_new_agent_are_all_created(kagent: Kagent) -> None:
     async def start_all() -> list[int]:
         bodies = [{"id": str(number), "agent_ref": "ns/new"} for number in range(10)]
-        replies = await asyncio.gather(*(kagent.ask("POST", "/api/sessions", each) for each in bodies))
-        return [each.status for each in replies]
+        replies = await asyncio.gather(*(kagent.ask("POST", "/api/sessions", body) for body in bodies))
+        return [reply.status for reply in replies]
 
     assert kagent.run(start_all()) == [201] * 10
-    assert [each["id"] for each in good(kagent.get("/api/agents"))] == ["ns__NS__new"]
+    assert [item["id"] for item in good(kagent.get("/api/agents"))] == ["ns__NS__new"]
 
 
-def test_a_deleted_session_can_be_deleted_again_and_is_nowhere(kagent: Kagent) -> None:
+def test_deleting_a_deleted_session_has_no_effect(kagent: Kagent) -> None:
     start(kagent, agent_ref="ns/a")
     for _ in range(2):
         assert good(kagent.delete("/api/sessions/s")) == {}
@@ -320,7 +320,7 @@ def test_a_deleted_session_can_be_deleted_again_and_is_nowhere(kagent: Kagent) -
     bad(kagent.post("/api/sessions/s/events", {"data": "x"}), 404)
 
 
-def test_a_deleted_event_goes_with_its_feedback_and_comes_back_to_its_place(kagent: Kagent) -> None:
+def test_a_deleted_event_is_restored_at_its_position_with_its_feedback(kagent: Kagent) -> None:
     good(kagent.post("/api/sessions", {"id": "s"}), 201)
     for id in ("a", "b/2", "c"):
         good(kagent.post("/api/sessions/s/events", {"id": id, "data": id}), 201)
@@ -330,15 +330,15 @@ def test_a_deleted_event_goes_with_its_feedback_and_comes_back_to_its_place(kage
     bad(kagent.post(path + "/restore"), 404)
     for _ in range(2):
         assert good(kagent.delete(path)) == {}
-        assert [each["id"] for each in good(kagent.get("/api/sessions/s?order=asc"))["events"]] == ["a", "c"]
+        assert [event["id"] for event in good(kagent.get("/api/sessions/s?order=asc"))["events"]] == ["a", "c"]
         assert good(kagent.get("/api/feedback")) == []
     bad(kagent.delete(path, user="bob"), 404)
     assert good(kagent.post(path + "/restore"))["data"] == "b/2"
-    assert [each["id"] for each in good(kagent.get("/api/sessions/s?order=asc"))["events"]] == ["a", "b/2", "c"]
+    assert [event["id"] for event in good(kagent.get("/api/sessions/s?order=asc"))["events"]] == ["a", "b/2", "c"]
     assert good(kagent.get("/api/feedback")) == opinions
 
 
-def test_of_sessions_deleted_under_one_id_the_last_one_is_restored(kagent: Kagent) -> None:
+def test_the_last_deleted_session_of_an_id_is_restored(kagent: Kagent) -> None:
     for number in range(3):
         start(kagent, name=str(number))
         append(kagent, str(number), "e")
@@ -347,10 +347,10 @@ def test_of_sessions_deleted_under_one_id_the_last_one_is_restored(kagent: Kagen
     assert (restored["name"], "deleted_at" in restored) == ("2", False)
     assert events(kagent) == ["2"]
     bad(kagent.post("/api/sessions/s/restore"), 409)
-    assert events(kagent) == ["2"], "what is live is not replaced"
+    assert events(kagent) == ["2"], "a live session is not replaced"
 
 
-def test_only_its_owner_restores_a_session(kagent: Kagent) -> None:
+def test_only_the_owner_can_restore_a_session(kagent: Kagent) -> None:
     start(kagent)
     assert "deleted session 's' does not exist" in bad(kagent.post("/api/sessions/s/restore"), 404)
     good(kagent.delete("/api/sessions/s"))
@@ -362,9 +362,7 @@ def test_only_its_owner_restores_a_session(kagent: Kagent) -> None:
 SECRET = {"actions": {"state_delta": {"headers": {"Authorization": "Bearer s3cret", "x-other": "plain"}}}}
 
 
-def test_a_callers_token_is_not_kept_without_a_key_and_comes_back_with_one(
-    kagent: Kagent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_callers_token_is_only_stored_with_an_encryption_key(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     start(kagent)
     kagent.use_keys(monkeypatch)
     withheld = json.loads(append(kagent, json.dumps(SECRET))["data"])["actions"]["state_delta"]["headers"]
@@ -372,16 +370,16 @@ def test_a_callers_token_is_not_kept_without_a_key_and_comes_back_with_one(
     kagent.use_keys(monkeypatch, "k" * 32)
     assert append(kagent, json.dumps(SECRET))["data"] == json.dumps(SECRET)
     kagent.use_keys(monkeypatch)
-    assert "s3cret" not in bad(kagent.get("/api/sessions/s"), 500), "who has no key sees that something is wrong"
+    assert "s3cret" not in bad(kagent.get("/api/sessions/s"), 500), "without the key the event is an error"
 
 
-def test_an_encrypted_event_again_is_the_same_event(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeating_an_encrypted_event_is_idempotent(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     start(kagent)
     before = append(kagent, json.dumps(SECRET), "before")
     kagent.use_keys(monkeypatch, "k" * 32)
     first = append(kagent, json.dumps(SECRET), "e")
     assert append(kagent, json.dumps(SECRET), "e") == first
-    assert append(kagent, json.dumps(SECRET), "before") == before, "what was stored while there was no key"
+    assert append(kagent, json.dumps(SECRET), "before") == before, "stored before there was a key"
     other = json.dumps(SECRET).replace("s3cret", "another")
     for id in ("e", "before"):
         body = {"id": id, "data": other if id == "e" else other.replace("plain", "changed")}
@@ -390,7 +388,7 @@ def test_an_encrypted_event_again_is_the_same_event(kagent: Kagent, monkeypatch:
 
 
 @pytest.mark.parametrize("key", [None, "k" * 32])
-def test_a_guest_sees_no_secrets_and_the_owner_all_that_is_kept(
+def test_a_guest_sees_no_secrets_and_the_owner_sees_all(
     kagent: Kagent, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     kagent.use_keys(monkeypatch, *([] if key is None else [key]))
@@ -400,7 +398,7 @@ def test_a_guest_sees_no_secrets_and_the_owner_all_that_is_kept(
         append(kagent, data)
     token = good(kagent.post("/api/sessions/s/shares", {"read_only": False}), 201)["token"]
     guest = {"user": "bob", "x_share_token": token}
-    seen = [each["data"] for each in good(kagent.get("/api/sessions/s?order=asc", **guest))["events"]]
+    seen = [event["data"] for event in good(kagent.get("/api/sessions/s?order=asc", **guest))["events"]]
     assert "s3cret" not in json.dumps(seen)
     assert (NOT_SHOWN in seen[0], '"text":"said"' in seen[1], seen[2]) == (True, True, "plain")
     assert events(kagent)[1:] == [kept, "plain"]
@@ -409,15 +407,15 @@ def test_a_guest_sees_no_secrets_and_the_owner_all_that_is_kept(
     assert "s3cret" not in again["data"]
 
 
-def test_an_encrypted_event_is_encrypted_everywhere_else(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_is_encrypted_in_other_tables_too(kagent: Kagent, monkeypatch: pytest.MonkeyPatch) -> None:
     kagent.use_keys(monkeypatch, "k" * 32)
     start(kagent)
     append(kagent, json.dumps(SECRET), "e")
     (session,) = kagent.run(kagent.tenant.sessions.list(user="ada"))
-    stored = kagent.run(kagent.tenant.messages.last(session.id))[0].content
-    assert (set(stored), stored["id"]) == ({"id", "sealed"}, "e")
-    shown = kagent.get(f"/v1/tenants/{kagent.name}/sessions/{session.id}/messages")
-    assert (shown.status, b"s3cret" in shown.body, b"aes-gcm:" in shown.body) == (200, False, True)
+    content = kagent.run(kagent.tenant.messages.last(session.id))[0].content
+    assert (set(content), content["id"]) == ({"id", "sealed"}, "e")
+    reply = kagent.get(f"/v1/tenants/{kagent.name}/sessions/{session.id}/messages")
+    assert (reply.status, b"s3cret" in reply.body, b"aes-gcm:" in reply.body) == (200, False, True)
 
 
 def test_an_event_that_cannot_be_searched_for_secrets_is_refused(kagent: Kagent) -> None:
@@ -430,22 +428,24 @@ def test_an_event_that_cannot_be_searched_for_secrets_is_refused(kagent: Kagent)
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=3)), max_size=8))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_session_is_a_list_of_events_by_their_ids(opened_kagent: Kagent, appended: list[tuple[str, str]]) -> None:
-    kagent, model = opened_kagent.another(), dict[str, str]()
+def test_a_session_is_the_last_event_of_each_id_in_order(
+    open_kagent_server: Kagent, appended: list[tuple[str, str]]
+) -> None:
+    kagent, model = open_kagent_server.another(), dict[str, str]()
     start(kagent)
     for id, data in appended:
         reply = kagent.post("/api/sessions/s/events", {"id": id, "data": data})
         assert reply.status == (201 if model.setdefault(id, data) == data else 409)
-    found = good(kagent.get("/api/sessions/s?order=asc"))["events"]
-    assert [(each["id"], each["data"]) for each in found] == list(model.items())
+    body = good(kagent.get("/api/sessions/s?order=asc"))["events"]
+    assert [(row["id"], row["data"]) for row in body] == list(model.items())
 
 
-def test_a_link_that_v1_made_is_not_listed_with_its_token_here(kagent: Kagent) -> None:
+def test_a_link_created_by_v1_is_not_listed(kagent: Kagent) -> None:
     start(kagent)
     session = kagent.run(kagent.tenant.sessions.find("s", user="ada"))
     made = kagent.post(f"/v1/tenants/{kagent.name}/sessions/{session.id}/shares", {})
     assert made.status == 201
     assert made.json["token"]
     own = good(kagent.post("/api/sessions/s/shares"), 201)
-    assert [each["token"] for each in good(kagent.get("/api/sessions/s/shares"))] == [own["token"]]
+    assert [item["token"] for item in good(kagent.get("/api/sessions/s/shares"))] == [own["token"]]
     assert made.json["token"].encode() not in kagent.get("/api/sessions/s").body

@@ -1,4 +1,4 @@
-"""Lines of the log, and the numbers that are counted."""
+"""Log lines and metrics."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.api.in_process import Running, running
 from tests.servers import PostgresServer
 
 
-def test_a_line_of_the_log_is_one_json_object() -> None:
+def test_a_log_line_is_one_json_object() -> None:
     record = logging.LogRecord("holdfast.api", logging.WARNING, "f", 1, "refused %s\n%s", ("GET", "\ud800"), None)
-    said = json.loads(JsonLines().format(record))
-    assert (said["level"], said["logger"]) == ("warning", "holdfast.api")
-    assert said["message"] == "refused GET\n\\ud800"
+    body = json.loads(JsonLines().format(record))
+    assert (body["level"], body["logger"]) == ("warning", "holdfast.api")
+    assert body["message"] == "refused GET\n\\ud800"
     try:
         raise ValueError("why")
     except ValueError:
@@ -38,7 +38,7 @@ def test_a_line_of_the_log_is_one_json_object() -> None:
 # Metrics
 
 
-def test_times_fall_into_the_right_buckets() -> None:
+def test_durations_are_counted_in_the_right_buckets() -> None:
     metrics = Metrics()
     for seconds in (0.0005, 0.001, 0.2, 99.0):
         metrics.add("get_session", 200, seconds)
@@ -62,38 +62,42 @@ async def watching(server: Running, **fields: Any) -> str:
     return key
 
 
-async def asked(server: Running, key: str, path: str = "/metrics") -> tuple[int, list[str]]:
-    """The status, and what is said of readiness."""
+async def get_metrics(server: Running, key: str, path: str = "/metrics") -> tuple[int, list[str]]:
+    """Return the status, and the reported readiness."""
     reply = await server.ask("GET", path, key=key)
     return reply.status, re.findall("^holdfast_ready .", reply.body.decode(), re.MULTILINE)
 
 
-def test_a_database_that_went_away_shows_in_the_metrics_to_who_was_let_in_before(own_postgres: PostgresServer) -> None:
+def test_metrics_show_a_lost_database_to_callers_with_a_verified_key(own_postgres: PostgresServer) -> None:
     clock = FixedClock(datetime(2090, 1, 1, tzinfo=UTC))
     place = own_postgres.create_database("watched")
 
     async def play() -> None:
         limits = ServerLimits(refusals_per_s=0, key_s=0, ready_s=2)
         async with running(place, limits=limits, clock=clock, migrate=True) as server:
-            known, strange = await watching(server), await watching(server)
+            results, strange = await watching(server), await watching(server)
             ending = await watching(server, expires_at=datetime(2090, 1, 2, tzinfo=UTC))
             of_one = await watching(server, tenant="acme")
-            assert [await asked(server, each) for each in (known, ending)] == [(200, ["holdfast_ready 1"])] * 2
-            assert await asked(server, of_one) == (403, [])
+            assert [await get_metrics(server, value) for value in (results, ending)] == [
+                (200, ["holdfast_ready 1"])
+            ] * 2
+            assert await get_metrics(server, of_one) == (403, [])
             own_postgres.kill()
-            assert [await asked(server, each) for each in (known, ending)] == [(200, ["holdfast_ready 0"])] * 2
-            assert await asked(server, strange) == (503, [])
-            assert await asked(server, of_one) == (403, [])
-            assert await asked(server, known, "/v1/tenants/acme/sessions") == (503, [])
+            assert [await get_metrics(server, value) for value in (results, ending)] == [
+                (200, ["holdfast_ready 0"])
+            ] * 2
+            assert await get_metrics(server, strange) == (503, [])
+            assert await get_metrics(server, of_one) == (403, [])
+            assert await get_metrics(server, results, "/v1/tenants/acme/sessions") == (503, [])
             clock.advance(86_400)
-            assert await asked(server, ending) == (401, [])
+            assert await get_metrics(server, ending) == (401, [])
             own_postgres.start()
-            assert await asked(server, known) == (200, ["holdfast_ready 1"])
+            assert await get_metrics(server, results) == (200, ["holdfast_ready 1"])
 
     asyncio.run(play())
 
 
-def test_a_database_that_hangs_is_waited_for_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_database_that_hangs_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "AWAY_S", 0.01)
 
     async def never(*args: Any, **kwargs: Any) -> None:
@@ -102,33 +106,33 @@ def test_a_database_that_hangs_is_waited_for_but_not_long(monkeypatch: pytest.Mo
     async def play() -> None:
         async with running(limits=ServerLimits(refusals_per_s=0, key_s=0)) as server:
             key = await watching(server)
-            assert (await asked(server, key))[0] == 200
+            assert (await get_metrics(server, key))[0] == 200
             monkeypatch.setattr(type(server.holdfast.api_keys), "verify", never)
             async with asyncio.timeout(20):
-                assert (await asked(server, key))[0] == 200
+                assert (await get_metrics(server, key))[0] == 200
 
     asyncio.run(play())
 
 
-def test_a_key_that_was_revoked_sees_no_metrics() -> None:
+def test_a_revoked_key_gets_no_metrics() -> None:
     async def play() -> None:
         async with running(limits=ServerLimits(refusals_per_s=0, key_s=0)) as server:
             key = await watching(server)
-            assert (await asked(server, key))[0] == 200
-            for each in await server.holdfast.api_keys.list():
-                await server.holdfast.api_keys.revoke(each.id)
-            assert (await asked(server, key))[0] == 401
+            assert (await get_metrics(server, key))[0] == 200
+            for one_key in await server.holdfast.api_keys.list():
+                await server.holdfast.api_keys.revoke(one_key.id)
+            assert (await get_metrics(server, key))[0] == 401
 
     asyncio.run(play())
 
 
-# What strangers write
+# Untrusted text
 
 
 FORGED = "/v1/tenants/x%0a2026-11-16%20WARNING%20FORGED%1b[2J%c2%9b%e2%80%a8%0d/sessions"
 
 
-def test_a_path_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_cannot_add_lines_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     secret = new_api_key()
 
     async def play() -> list[Any]:
@@ -140,7 +144,7 @@ def test_a_path_writes_no_line_of_its_own_into_the_log(caplog: pytest.LogCapture
 
     noted = asyncio.run(play())
     assert len(caplog.messages) == 2
-    assert all(each.isprintable() for each in caplog.messages)
+    assert all(message.isprintable() for message in caplog.messages)
     assert r"GET /v1/tenants/x\n2026-11-16 WARNING FORGED\x1b[2J\x9b\u2028\r/sessions from" in caplog.messages[0]
     assert secret[11:] not in caplog.text + repr(noted)
-    assert {each.subject_id for each in noted} >= {"GET /v1/tenants/.../sessions"}
+    assert {item.subject_id for item in noted} >= {"GET /v1/tenants/.../sessions"}

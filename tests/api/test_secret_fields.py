@@ -1,4 +1,4 @@
-"""Secrets over HTTP and on the command line: they go in, and only the mask comes out."""
+"""Secrets over HTTP and on the command line: they can be sent, and only the mask is returned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = "sk-very-secret"
 
 
 class Channel(Struct):
-    """A thing with secrets, as a store declares it."""
+    """A struct with secrets, as a store declares it."""
 
     name: str
     token: Secret[str] | None = None
@@ -33,14 +33,14 @@ DECODER = msgspec.json.Decoder(Channel, dec_hook=schemas.read_secret)
 WHOLE = Channel("a", Secret(PLAIN), Secret({"key": PLAIN}))
 
 
-def test_an_answer_shows_the_mask() -> None:
+def test_a_response_contains_the_mask() -> None:
     assert json.loads(schemas.encode(WHOLE)) == {"name": "a", "token": MASK, "credentials": MASK}
     surrogate = msgspec.structs.replace(WHOLE, name="\ud800")
     assert PLAIN not in schemas.encode(surrogate).decode()
     assert schemas.encode(Channel("a")) == b'{"name":"a","token":null}'
 
 
-def test_a_list_shows_the_mask() -> None:
+def test_a_list_contains_the_mask() -> None:
     class Page(Struct):
         items: list[Channel]
         next: str | None = None
@@ -55,11 +55,11 @@ def test_a_command_prints_the_mask() -> None:
         print_json({"channel": WHOLE})
         print_json({"channel": msgspec.structs.replace(WHOLE, name="\ud800")})
 
-    done = CliRunner().invoke(show)
-    assert (done.exit_code, PLAIN in done.output, done.output.count(MASK)) == (0, False, 4)
+    result = CliRunner().invoke(show)
+    assert (result.exit_code, PLAIN in result.output, result.output.count(MASK)) == (0, False, 4)
 
 
-def test_a_request_is_read_as_secrets_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_is_decoded_as_secrets(caplog: pytest.LogCaptureFixture) -> None:
     body = json.dumps({"name": "a", "token": PLAIN, "credentials": {"key": PLAIN}}).encode()
     read = schemas.decode(body, DECODER)
     assert (read.token.reveal(), read.credentials.reveal()) == (PLAIN, {"key": PLAIN})
@@ -72,25 +72,25 @@ def test_a_request_is_read_as_secrets_and_shown_nowhere(caplog: pytest.LogCaptur
 @pytest.mark.parametrize(
     "body", [{"token": 7}, {"token": [PLAIN]}, {"token": {"a": PLAIN}}, {"credentials": PLAIN}, {"credentials": 7}]
 )
-def test_what_cannot_be_a_secret_is_refused_and_not_repeated(body: dict[str, Any]) -> None:
+def test_an_invalid_secret_is_refused_and_not_repeated(body: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(body))) as caught:
         schemas.decode(json.dumps({"name": "a", **body}).encode(), DECODER)
     assert PLAIN not in str(caught.value)
 
 
-def test_the_mask_is_passed_on_to_the_store_which_refuses_it() -> None:
+def test_the_mask_is_passed_to_the_store_which_refuses_it() -> None:
     read = schemas.decode(json.dumps({"name": "a", "token": MASK, "credentials": MASK}).encode(), DECODER)
     assert (read.token.reveal(), read.credentials.reveal()) == (MASK, MASK)
 
 
-def test_the_document_says_what_a_secret_is() -> None:
+def test_the_document_describes_secrets() -> None:
     schema = msgspec.json.schema(Channel, schema_hook=schemas.secret_schema)["$defs"]["Channel"]["properties"]
-    said = json.dumps(schema)
-    assert said.count('"format": "password"') == 2
-    assert MASK in said
+    body = json.dumps(schema)
+    assert body.count('"format": "password"') == 2
+    assert MASK in body
 
 
 @pytest.mark.parametrize("hook", [schemas.read_secret, lambda kind, value: schemas.secret_schema(kind)])
-def test_other_types_are_none_of_our_business(hook: Any) -> None:
+def test_other_types_are_not_decoded_as_secrets(hook: Any) -> None:
     with pytest.raises(NotImplementedError):
         hook(object, "x")

@@ -1,4 +1,4 @@
-"""What hangs on a conversation, operation by operation: branches, compactions, waiting messages, contacts, feedback, search."""
+"""Branches, compactions, pending messages, contacts, feedback and search over HTTP."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.v1 import NEVER, POLICY, Here, pages, texts, where
+from tests.api.v1 import NEVER, POLICY, V1Client, pages, texts, where
 
 # Branches
 
 
-def test_a_fork_shows_what_was_said_before_it_and_goes_its_own_way(here: Here) -> None:
-    at = f"/sessions/{here.session('a', 'b', 'c')}"
-    fork = here.good("POST", f"{at}/branches", {"at": 2, "label": "other"}, 201)
+def test_a_fork_shows_the_messages_before_it_and_continues_separately(v1: V1Client) -> None:
+    at = f"/sessions/{v1.session('a', 'b', 'c')}"
+    fork = v1.good("POST", f"{at}/branches", {"at": 2, "label": "other"}, 201)
     assert fork["label"] == "other"
-    here.good("POST", f"{at}/branches/{fork['number']}/switch")
-    assert here.good("GET", f"{at}/branches/current")["count"] == fork["number"]
-    here.good("POST", f"{at}/messages", {"role": "user", "content": "z"}, 201)
-    assert texts(here.good("GET", f"{at}/messages")) == ["a", "b", "z"]
-    here.good("POST", f"{at}/branches/0/switch")
-    assert texts(here.good("GET", f"{at}/messages")) == ["a", "b", "c"]
+    v1.good("POST", f"{at}/branches/{fork['number']}/switch")
+    assert v1.good("GET", f"{at}/branches/current")["count"] == fork["number"]
+    v1.good("POST", f"{at}/messages", {"role": "user", "content": "z"}, 201)
+    assert texts(v1.good("GET", f"{at}/messages")) == ["a", "b", "z"]
+    v1.good("POST", f"{at}/branches/0/switch")
+    assert texts(v1.good("GET", f"{at}/messages")) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -43,62 +43,62 @@ def test_a_fork_shows_what_was_said_before_it_and_goes_its_own_way(here: Here) -
         ("/branches/9007199254740993/switch", None, 400),
     ],
 )
-def test_a_branch_that_cannot_be_is_refused_and_nothing_changes(here: Here, path: str, body: Any, status: int) -> None:
-    at = f"/sessions/{here.session('a', 'b', 'c')}"
-    here.bad("POST", at + path, body, status)
-    assert here.good("GET", f"{at}/branches/current")["count"] == 0
-    assert here.good("GET", f"{at}/messages/count")["count"] == 3
+def test_an_invalid_branch_is_refused_and_changes_nothing(v1: V1Client, path: str, body: Any, status: int) -> None:
+    at = f"/sessions/{v1.session('a', 'b', 'c')}"
+    v1.bad("POST", at + path, body, status)
+    assert v1.good("GET", f"{at}/branches/current")["count"] == 0
+    assert v1.good("GET", f"{at}/messages/count")["count"] == 3
 
 
-def test_a_rewind_can_go_to_the_very_beginning_and_come_back(here: Here) -> None:
-    at = f"/sessions/{here.session('a', 'b')}"
-    back = here.good("POST", f"{at}/rewind", {"to": 0, "label": "from scratch"})
-    assert texts(here.good("GET", f"{at}/messages")) == []
-    assert here.good("POST", f"{at}/redo")["number"] != back["number"]
-    assert texts(here.good("GET", f"{at}/messages")) == ["a", "b"]
-    assert here.bad("POST", f"{at}/redo", status=409)["type"] == "Conflict"
+def test_a_rewind_to_the_beginning_can_be_undone(v1: V1Client) -> None:
+    at = f"/sessions/{v1.session('a', 'b')}"
+    back = v1.good("POST", f"{at}/rewind", {"to": 0, "label": "from scratch"})
+    assert texts(v1.good("GET", f"{at}/messages")) == []
+    assert v1.good("POST", f"{at}/redo")["number"] != back["number"]
+    assert texts(v1.good("GET", f"{at}/messages")) == ["a", "b"]
+    assert v1.bad("POST", f"{at}/redo", status=409)["type"] == "Conflict"
 
 
-def test_branches_are_listed_whole_or_page_by_page(here: Here) -> None:
-    at = f"/sessions/{here.session('a')}/branches"
+def test_branches_are_listed_whole_or_in_pages(v1: V1Client) -> None:
+    at = f"/sessions/{v1.session('a')}/branches"
     for label in "xyz":
-        here.good("POST", at, {"label": label}, 201)
-    whole = here.good("GET", at)
-    assert [each["label"] for each in whole["items"] if each["label"]] == ["x", "y", "z"]
-    assert pages(here, at, 2) == pages(here, at, 1) == whole["items"]
+        v1.good("POST", at, {"label": label}, 201)
+    whole = v1.good("GET", at)
+    assert [item["label"] for item in whole["items"] if item["label"]] == ["x", "y", "z"]
+    assert pages(v1, at, 2) == pages(v1, at, 1) == whole["items"]
 
 
 # Compactions
 
 
-def told(here: Here, parts: int = 6) -> str:
-    """A session with much to summarise."""
-    return here.session(*[f"a long story, part {number} " * 20 for number in range(parts)])
+def told(v1: V1Client, parts: int = 6) -> str:
+    """Create a session with much to summarise."""
+    return v1.session(*[f"a long story, part {number} " * 20 for number in range(parts)])
 
 
-def test_a_plan_is_carried_out_once_under_one_id(here: Here) -> None:
-    session = told(here)
+def test_a_plan_is_carried_out_once_under_one_id(v1: V1Client) -> None:
+    session = told(v1)
     at = f"/sessions/{session}/compactions"
-    plan, id = here.good("POST", f"{at}/plan", {"policy": POLICY}), str(uuid4())
+    plan, id = v1.good("POST", f"{at}/plan", {"policy": POLICY}), str(uuid4())
     body = {"plan": plan, "summary": "A story.", "model": "large"}
-    event = here.good("POST", at, body, 201, headers={"Idempotency-Key": id})
+    event = v1.good("POST", at, body, 201, headers={"Idempotency-Key": id})
     assert (event["id"], event["summary_content"], event["model_used"]) == (id, "A story.", "large")
-    assert here.good("POST", at, body, 201, headers={"Idempotency-Key": id}) == event
-    assert [each["id"] for each in here.good("GET", at)["items"]] == [id]
-    kept = pages(here, f"/archive?event_id={id}", 2)
+    assert v1.good("POST", at, body, 201, headers={"Idempotency-Key": id}) == event
+    assert [item["id"] for item in v1.good("GET", at)["items"]] == [id]
+    kept = pages(v1, f"/archive?event_id={id}", 2)
     assert len(kept) == event["messages_removed"] == len(plan["removed"])
-    assert [each["message"]["id"] for each in kept] == plan["removed"]
+    assert [item["message"]["id"] for item in kept] == plan["removed"]
 
 
-def test_a_rolled_back_compaction_is_rolled_back_for_good(here: Here) -> None:
-    session = told(here)
-    before = here.good("GET", f"/sessions/{session}/messages")
-    event = here.good("POST", f"/sessions/{session}/compactions", {"policy": POLICY, "summary": "S."}, 201)
-    done = here.good("POST", f"/compactions/{event['id']}/rollback")
-    assert here.good("GET", f"/compactions/{event['id']}")["rolled_back_at"]
-    assert texts(here.good("GET", f"/sessions/{session}/messages")) == texts(before)
-    assert "rolled back before" in here.bad("POST", f"/compactions/{event['id']}/rollback", status=409)["detail"]
-    assert done["id"] == event["id"]
+def test_a_compaction_can_be_rolled_back_once(v1: V1Client) -> None:
+    session = told(v1)
+    before = v1.good("GET", f"/sessions/{session}/messages")
+    event = v1.good("POST", f"/sessions/{session}/compactions", {"policy": POLICY, "summary": "S."}, 201)
+    body = v1.good("POST", f"/compactions/{event['id']}/rollback")
+    assert v1.good("GET", f"/compactions/{event['id']}")["rolled_back_at"]
+    assert texts(v1.good("GET", f"/sessions/{session}/messages")) == texts(before)
+    assert "rolled back already" in v1.bad("POST", f"/compactions/{event['id']}/rollback", status=409)["detail"]
+    assert body["id"] == event["id"]
 
 
 @pytest.mark.parametrize(
@@ -115,38 +115,38 @@ def test_a_rolled_back_compaction_is_rolled_back_for_good(here: Here) -> None:
         ({"policy": POLICY, "summary": "s", "summarize": "x"}, 400, "InvalidInput"),
     ],
 )
-def test_a_compaction_that_cannot_be_changes_nothing(here: Here, body: Any, status: int, name: str) -> None:
-    session = told(here)
-    assert here.bad("POST", f"/sessions/{session}/compactions", body, status)["type"] == name
-    assert here.good("GET", f"/sessions/{session}/messages/count")["count"] == 6
-    assert here.good("GET", f"/sessions/{session}/compactions")["items"] == []
+def test_an_invalid_compaction_changes_nothing(v1: V1Client, body: Any, status: int, name: str) -> None:
+    session = told(v1)
+    assert v1.bad("POST", f"/sessions/{session}/compactions", body, status)["type"] == name
+    assert v1.good("GET", f"/sessions/{session}/messages/count")["count"] == 6
+    assert v1.good("GET", f"/sessions/{session}/compactions")["items"] == []
 
 
-def test_a_plan_of_another_session_or_tenant_is_refused(here: Here) -> None:
-    one, two = told(here), told(here)
-    plan = here.good("POST", f"/sessions/{one}/compactions/plan", {"policy": POLICY})
-    refused = here.bad("POST", f"/sessions/{two}/compactions", {"plan": plan, "summary": "s"})
-    assert f"the plan is for the session {one}" in refused["detail"]
-    event = here.good("POST", f"/sessions/{one}/compactions", {"plan": plan, "summary": "s"}, 201)
-    other = here.another()
+def test_a_plan_of_another_session_or_tenant_is_refused(v1: V1Client) -> None:
+    one, two = told(v1), told(v1)
+    plan = v1.good("POST", f"/sessions/{one}/compactions/plan", {"policy": POLICY})
+    refused = v1.bad("POST", f"/sessions/{two}/compactions", {"plan": plan, "summary": "s"})
+    assert f"the plan is for session {one}" in refused["detail"]
+    event = v1.good("POST", f"/sessions/{one}/compactions", {"plan": plan, "summary": "s"}, 201)
+    other = v1.another()
     other.bad("GET", f"/compactions/{event['id']}", status=404)
     other.bad("POST", f"/compactions/{event['id']}/rollback", status=404)
-    assert here.good("GET", f"/sessions/{one}/messages/count")["count"] < 6
+    assert v1.good("GET", f"/sessions/{one}/messages/count")["count"] < 6
 
 
-def test_a_policy_stays_with_its_session_until_it_is_taken_away(here: Here) -> None:
-    at = f"/sessions/{here.session()}/compaction-policy"
-    assert here.bad("GET", at, status=404)["type"] == "NotFound"
-    here.good("PUT", at, {"policy": POLICY}, 204)
-    assert here.good("GET", at)["window_tokens"] == 1000
-    here.good("PUT", at, {"policy": {**POLICY, "window_tokens": 2000}}, 204)
-    assert here.good("GET", at)["window_tokens"] == 2000
-    assert here.bad("PUT", at, {"policy": {**POLICY, "trigger": 0}})["type"] == "InvalidInput"
-    here.good("DELETE", at, status=204)
-    here.bad("GET", at, status=404)
+def test_a_policy_applies_to_its_session_until_it_is_removed(v1: V1Client) -> None:
+    at = f"/sessions/{v1.session()}/compaction-policy"
+    assert v1.bad("GET", at, status=404)["type"] == "NotFound"
+    v1.good("PUT", at, {"policy": POLICY}, 204)
+    assert v1.good("GET", at)["window_tokens"] == 1000
+    v1.good("PUT", at, {"policy": {**POLICY, "window_tokens": 2000}}, 204)
+    assert v1.good("GET", at)["window_tokens"] == 2000
+    assert v1.bad("PUT", at, {"policy": {**POLICY, "trigger": 0}})["type"] == "InvalidInput"
+    v1.good("DELETE", at, status=204)
+    v1.bad("GET", at, status=404)
 
 
-# Messages that wait
+# Pending messages
 
 
 def waiting(body: str, **more: Any) -> dict[str, Any]:
@@ -156,28 +156,28 @@ def waiting(body: str, **more: Any) -> dict[str, Any]:
 KEY = "channel_name=tg&history_key=g"
 
 
-def test_what_waits_comes_page_by_page_in_its_order(here: Here) -> None:
-    here.good("POST", "/pending-messages", {"messages": [waiting(each) for each in "abcde"]}, 201)
-    here.good("POST", "/pending-messages", {"messages": [waiting("z", history_key="other")]}, 201)
-    assert [each["body"] for each in pages(here, f"/pending-messages?{KEY}", 2)] == list("abcde")
-    groups = pages(here, "/pending-messages/groups", 1)
-    assert {(each["history_key"], each["message_count"]) for each in groups} == {("g", 5), ("other", 1)}
-    assert here.good("DELETE", f"/pending-messages?{KEY}")["count"] == 5
-    assert here.good("DELETE", f"/pending-messages?{KEY}")["count"] == 0
+def test_pending_messages_are_paged_in_order(v1: V1Client) -> None:
+    v1.good("POST", "/pending-messages", {"messages": [waiting(item) for item in "abcde"]}, 201)
+    v1.good("POST", "/pending-messages", {"messages": [waiting("z", history_key="other")]}, 201)
+    assert [row["body"] for row in pages(v1, f"/pending-messages?{KEY}", 2)] == list("abcde")
+    groups = pages(v1, "/pending-messages/groups", 1)
+    assert {(group["history_key"], group["message_count"]) for group in groups} == {("g", 5), ("other", 1)}
+    assert v1.good("DELETE", f"/pending-messages?{KEY}")["count"] == 5
+    assert v1.good("DELETE", f"/pending-messages?{KEY}")["count"] == 0
 
 
-def test_what_waits_is_summarised_once_and_only_within_one_group(here: Here) -> None:
-    made = here.good("POST", "/pending-messages", {"messages": [waiting("a"), waiting("b")]}, 201)["items"]
-    far = here.good("POST", "/pending-messages", {"messages": [waiting("c", history_key="x")]}, 201)["items"]
-    ids, id = [each["id"] for each in made], str(uuid4())
+def test_pending_messages_are_compacted_once_and_within_one_group(v1: V1Client) -> None:
+    made = v1.good("POST", "/pending-messages", {"messages": [waiting("a"), waiting("b")]}, 201)["items"]
+    far = v1.good("POST", "/pending-messages", {"messages": [waiting("c", history_key="x")]}, 201)["items"]
+    ids, id = [item["id"] for item in made], str(uuid4())
     mixed = {"message_ids": [ids[0], far[0]["id"]], "summary": "s"}
-    assert "several groups" in here.bad("POST", "/pending-messages/compact", mixed)["detail"]
+    assert "several groups" in v1.bad("POST", "/pending-messages/compact", mixed)["detail"]
     body = {"message_ids": ids, "summary": "a and b"}
-    done = here.good("POST", "/pending-messages/compact", body, headers={"Idempotency-Key": id})
-    assert (done["id"], done["body"], done["is_summary"]) == (id, "a and b", True)
-    assert here.good("POST", "/pending-messages/compact", body, headers={"Idempotency-Key": id}) == done
-    assert here.good("GET", f"/pending-messages/count?{KEY}")["count"] == 1
-    assert here.bad("POST", "/pending-messages/compact", {"message_ids": [NEVER], "summary": "s"}, 404)["type"]
+    answer = v1.good("POST", "/pending-messages/compact", body, headers={"Idempotency-Key": id})
+    assert (answer["id"], answer["body"], answer["is_summary"]) == (id, "a and b", True)
+    assert v1.good("POST", "/pending-messages/compact", body, headers={"Idempotency-Key": id}) == answer
+    assert v1.good("GET", f"/pending-messages/count?{KEY}")["count"] == 1
+    assert v1.bad("POST", "/pending-messages/compact", {"message_ids": [NEVER], "summary": "s"}, 404)["type"]
 
 
 @pytest.mark.parametrize(
@@ -192,43 +192,43 @@ def test_what_waits_is_summarised_once_and_only_within_one_group(here: Here) -> 
         ([waiting("a" * 200, history_key="k" * 5_000)], 422),
     ],
 )
-def test_what_cannot_wait_is_refused_whole(here: Here, messages: Any, status: int) -> None:
+def test_invalid_pending_messages_are_refused_together(v1: V1Client, messages: Any, status: int) -> None:
     good = [waiting("good")] if isinstance(messages, list) else []
-    here.bad("POST", "/pending-messages", {"messages": [*good, *messages] if good else messages}, status)
-    assert here.good("GET", "/pending-messages/groups")["items"] == []
+    v1.bad("POST", "/pending-messages", {"messages": [*good, *messages] if good else messages}, status)
+    assert v1.good("GET", "/pending-messages/groups")["items"] == []
 
 
 # Contacts
 
 
-def test_a_contact_keeps_what_a_later_word_does_not_say(here: Here) -> None:
+def test_omitted_fields_of_a_contact_stay_unchanged(v1: V1Client) -> None:
     at = "/contacts/by-sender/tele%2Fgram/%C3%A9%20%3F"
-    first = here.good("PUT", at, {"display_name": "Ada", "username": "al", "metadata": {"a": 1}})
+    first = v1.good("PUT", at, {"display_name": "Ada", "username": "al", "metadata": {"a": 1}})
     assert (first["channel_type"], first["sender_id"]) == ("tele/gram", "é ?")
-    second = here.good("PUT", at, {"display_name": "Ada L."})
+    second = v1.good("PUT", at, {"display_name": "Ada L."})
     assert (second["id"], second["display_name"], second["username"]) == (first["id"], "Ada L.", "al")
-    assert here.good("GET", at) == here.good("GET", f"/contacts/{first['id']}") == second
+    assert v1.good("GET", at) == v1.good("GET", f"/contacts/{first['id']}") == second
 
 
-def test_contacts_are_looked_up_by_those_names_that_are_known(here: Here) -> None:
-    made = {each: here.good("PUT", f"/contacts/by-sender/tg/{each}", {})["id"] for each in "abc"}
-    found = here.good("POST", "/contacts/lookup", {"sender_ids": ["a", "c", "zz"]})
-    assert {name: each["id"] for name, each in found.items()} == {"a": made["a"], "c": made["c"]}
-    assert here.good("POST", "/contacts/lookup", {"sender_ids": []}) == {}
-    assert here.bad("POST", "/contacts/lookup", {"sender_ids": ["x"] * 100_000}, 422)["type"] == "LimitExceeded"
+def test_contacts_are_looked_up_by_sender(v1: V1Client) -> None:
+    made = {item: v1.good("PUT", f"/contacts/by-sender/tg/{item}", {})["id"] for item in "abc"}
+    body = v1.good("POST", "/contacts/lookup", {"sender_ids": ["a", "c", "zz"]})
+    assert {name: item["id"] for name, item in body.items()} == {"a": made["a"], "c": made["c"]}
+    assert v1.good("POST", "/contacts/lookup", {"sender_ids": []}) == {}
+    assert v1.bad("POST", "/contacts/lookup", {"sender_ids": ["x"] * 100_000}, 422)["type"] == "LimitExceeded"
 
 
-def test_merged_contacts_are_one_until_they_are_parted(here: Here) -> None:
-    ids = [here.good("PUT", f"/contacts/by-sender/tg/{each}", {})["id"] for each in "abc"]
-    merged = here.good("POST", "/contacts/merge", {"contact_ids": ids[:2]})["id"]
-    together = here.good("GET", f"/contacts?merged_id={merged}")["items"]
-    assert {each["id"] for each in together} == set(ids[:2])
-    assert here.good("GET", f"/contacts/count?merged_id={merged}")["count"] == 2
-    assert here.good("POST", "/contacts/merge", {"contact_ids": []})["id"] is None
-    assert here.bad("POST", "/contacts/merge", {"contact_ids": [ids[2], NEVER]}, 404)["type"] == "NotFound"
-    assert here.another().bad("POST", "/contacts/merge", {"contact_ids": ids}, 404)["type"] == "NotFound"
-    assert here.good("POST", "/contacts/unmerge", {"contact_ids": [*ids, NEVER]})["count"] == 2
-    assert here.good("GET", f"/contacts/count?merged_id={merged}")["count"] == 0
+def test_merged_contacts_are_one_until_they_are_unmerged(v1: V1Client) -> None:
+    ids = [v1.good("PUT", f"/contacts/by-sender/tg/{item}", {})["id"] for item in "abc"]
+    merged = v1.good("POST", "/contacts/merge", {"contact_ids": ids[:2]})["id"]
+    together = v1.good("GET", f"/contacts?merged_id={merged}")["items"]
+    assert {item["id"] for item in together} == set(ids[:2])
+    assert v1.good("GET", f"/contacts/count?merged_id={merged}")["count"] == 2
+    assert v1.good("POST", "/contacts/merge", {"contact_ids": []})["id"] is None
+    assert v1.bad("POST", "/contacts/merge", {"contact_ids": [ids[2], NEVER]}, 404)["type"] == "NotFound"
+    assert v1.another().bad("POST", "/contacts/merge", {"contact_ids": ids}, 404)["type"] == "NotFound"
+    assert v1.good("POST", "/contacts/unmerge", {"contact_ids": [*ids, NEVER]})["count"] == 2
+    assert v1.good("GET", f"/contacts/count?merged_id={merged}")["count"] == 0
 
 
 @pytest.mark.parametrize(
@@ -242,31 +242,31 @@ def test_merged_contacts_are_one_until_they_are_parted(here: Here) -> None:
         (where({"op": "eq", "column": "display_name", "value": "eve"}), ["eve"]),
     ],
 )
-def test_contacts_are_counted_as_they_are_listed(here: Here, query: str, found: list[str]) -> None:
+def test_contacts_are_counted_with_the_same_filters(v1: V1Client, query: str, found: list[str]) -> None:
     for name, channel, kind in (("ada", "tg", "user"), ("adam", "dc", "user"), ("eve", "tg", "group")):
-        here.good("PUT", f"/contacts/by-sender/{channel}/{name}", {"display_name": name, "peer_kind": kind})
-    assert sorted(each["sender_id"] for each in pages(here, f"/contacts?{query}", 1)) == found
-    assert here.good("GET", f"/contacts/count?{query}")["count"] == len(found)
+        v1.good("PUT", f"/contacts/by-sender/{channel}/{name}", {"display_name": name, "peer_kind": kind})
+    assert sorted(row["sender_id"] for row in pages(v1, f"/contacts?{query}", 1)) == found
+    assert v1.good("GET", f"/contacts/count?{query}")["count"] == len(found)
 
 
 # Feedback
 
 
-def message_of(here: Here) -> str:
-    return str(here.good("GET", f"/sessions/{here.session('hello')}/messages")["items"][0]["id"])
+def message_of(v1: V1Client) -> str:
+    return str(v1.good("GET", f"/sessions/{v1.session('hello')}/messages")["items"][0]["id"])
 
 
-def test_one_user_has_one_opinion_of_a_message(here: Here) -> None:
-    at, id = f"/messages/{message_of(here)}/feedback", str(uuid4())
-    first = here.good("POST", at, {"is_positive": True, "user": "ada"}, 201, headers={"Idempotency-Key": id})
-    assert here.good("POST", at, {"is_positive": True, "user": "ada", "id": id}, 201) == first
-    assert here.bad("POST", at, {"is_positive": True, "user": "ada"}, 409)["type"] == "AlreadyExists"
-    assert here.bad("POST", at, {"is_positive": False, "user": "eve", "id": id}, 409)["type"] == "Conflict"
-    changed = here.good("PUT", at, {"is_positive": False, "user": "ada", "issue_type": "factual"})
+def test_a_user_has_one_feedback_per_message(v1: V1Client) -> None:
+    at, id = f"/messages/{message_of(v1)}/feedback", str(uuid4())
+    first = v1.good("POST", at, {"is_positive": True, "user": "ada"}, 201, headers={"Idempotency-Key": id})
+    assert v1.good("POST", at, {"is_positive": True, "user": "ada", "id": id}, 201) == first
+    assert v1.bad("POST", at, {"is_positive": True, "user": "ada"}, 409)["type"] == "AlreadyExists"
+    assert v1.bad("POST", at, {"is_positive": False, "user": "eve", "id": id}, 409)["type"] == "Conflict"
+    changed = v1.good("PUT", at, {"is_positive": False, "user": "ada", "issue_type": "factual"})
     assert (changed["id"], changed["is_positive"], changed["issue_type"]) == (id, False, "factual")
-    assert "user=" in here.bad("PUT", at, {"is_positive": True})["detail"]
-    assert here.good("PUT", at, {"is_positive": True}, headers={"X-User-Id": "bob"})["user"] == "bob"
-    assert here.good("GET", "/feedback/count?user=bob")["count"] == 1
+    assert "user=" in v1.bad("PUT", at, {"is_positive": True})["detail"]
+    assert v1.good("PUT", at, {"is_positive": True}, headers={"X-User-Id": "bob"})["user"] == "bob"
+    assert v1.good("GET", "/feedback/count?user=bob")["count"] == 1
 
 
 @pytest.mark.parametrize(
@@ -282,37 +282,37 @@ def test_one_user_has_one_opinion_of_a_message(here: Here) -> None:
         {"is_positive": True, "id": "x"},
     ],
 )
-def test_an_opinion_that_is_none_is_refused(here: Here, body: Any) -> None:
-    assert here.bad("POST", f"/messages/{message_of(here)}/feedback", body)["type"] == "InvalidInput"
-    assert here.good("GET", "/feedback")["items"] == []
+def test_invalid_feedback_is_refused(v1: V1Client, body: Any) -> None:
+    assert v1.bad("POST", f"/messages/{message_of(v1)}/feedback", body)["type"] == "InvalidInput"
+    assert v1.good("GET", "/feedback")["items"] == []
 
 
-def test_feedback_goes_with_its_message_and_is_nobody_elses(here: Here) -> None:
-    session = here.session("hello")
-    message = here.good("GET", f"/sessions/{session}/messages")["items"][0]["id"]
-    given = here.good("POST", f"/messages/{message}/feedback", {"is_positive": True}, 201)
-    other = here.another()
+def test_feedback_is_deleted_with_its_message_and_private_to_its_tenant(v1: V1Client) -> None:
+    session = v1.session("hello")
+    message = v1.good("GET", f"/sessions/{session}/messages")["items"][0]["id"]
+    answer = v1.good("POST", f"/messages/{message}/feedback", {"is_positive": True}, 201)
+    other = v1.another()
     for method, body in (("GET", None), ("PATCH", {"feedback_text": "x"}), ("DELETE", None)):
-        other.bad(method, f"/feedback/{given['id']}", body, 404)
+        other.bad(method, f"/feedback/{answer['id']}", body, 404)
     other.bad("POST", f"/messages/{message}/feedback", {"is_positive": True}, 404)
-    assert pages(here, f"/feedback?session_id={session}&message_id={message}", 1) == [given]
-    here.good("DELETE", f"/sessions/{session}/messages?id={message}")
-    here.bad("GET", f"/feedback/{given['id']}", status=404)
+    assert pages(v1, f"/feedback?session_id={session}&message_id={message}", 1) == [answer]
+    v1.good("DELETE", f"/sessions/{session}/messages?id={message}")
+    v1.bad("GET", f"/feedback/{answer['id']}", status=404)
 
 
 # Search
 
 
-def test_words_are_found_where_they_were_said_and_marked_as_asked(here: Here) -> None:
-    fox, whale = here.session("the red fox"), here.session("the blue whale", "the red whale")
-    assert len(pages(here, "/search?query=red", 1)) == 2
-    (hit,) = here.good("GET", f"/search?query=red&session_id={fox}&start_mark=%3C&end_mark=%3E")["items"]
+def test_a_search_finds_words_and_marks_them(v1: V1Client) -> None:
+    fox, whale = v1.session("the red fox"), v1.session("the blue whale", "the red whale")
+    assert len(pages(v1, "/search?query=red", 1)) == 2
+    (hit,) = v1.good("GET", f"/search?query=red&session_id={fox}&start_mark=%3C&end_mark=%3E")["items"]
     assert (hit["message"]["session_id"], "<red>" in hit["snippet"]) == (fox, True)
-    assert len(here.good("GET", f"/search?query=whale&session_id={whale}")["items"]) == 2
-    assert here.another().good("GET", "/search?query=red")["items"] == []
-    assert here.good("GET", "/search?query=unsaid")["items"] == []
+    assert len(v1.good("GET", f"/search?query=whale&session_id={whale}")["items"]) == 2
+    assert v1.another().good("GET", "/search?query=red")["items"] == []
+    assert v1.good("GET", "/search?query=unsaid")["items"] == []
 
 
 @pytest.mark.parametrize("query", ["query=", "query=x&session_id=x", "query=x&limit=0", "query=a&query=b", "query=%FF"])
-def test_a_search_that_means_nothing_is_refused(here: Here, query: str) -> None:
-    assert json.loads(here.ask("GET", f"/search?{query}").body)["status"] == 400
+def test_an_invalid_search_is_refused(v1: V1Client, query: str) -> None:
+    assert json.loads(v1.ask("GET", f"/search?{query}").body)["status"] == 400

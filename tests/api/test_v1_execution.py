@@ -1,4 +1,4 @@
-"""What agents are and do, operation by operation over HTTP: definitions, blocks, runs, steps, tool calls, states, memories."""
+"""Agents, blocks, runs, steps, tool calls, checkpoints, flows and memories over HTTP."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.v1 import NEVER, NOW, Here, pages, where
+from tests.api.v1 import NEVER, NOW, V1Client, pages, where
 
 # Agents and blocks
 
 
-def test_an_agent_is_made_once_under_one_id(here: Here) -> None:
-    made = here.good("POST", "/agents", {"name": "A", "id": "a/1"}, 201)
-    assert here.good("POST", "/agents", {"name": "A"}, 201, headers={"Idempotency-Key": '"a/1"'}) == made
-    assert here.bad("POST", "/agents", {"name": "B", "id": "a/1"}, 409)["type"] == "AlreadyExists"
-    here.bad("POST", "/agents", {"name": "A", "id": "a/1"}, headers={"Idempotency-Key": "other"})
-    assert here.good("GET", "/agents/a%2F1") == made
-    assert here.another().bad("GET", "/agents/a%2F1", status=404)["type"] == "NotFound"
+def test_an_agent_is_created_once_under_one_id(v1: V1Client) -> None:
+    made = v1.good("POST", "/agents", {"name": "A", "id": "a/1"}, 201)
+    assert v1.good("POST", "/agents", {"name": "A"}, 201, headers={"Idempotency-Key": '"a/1"'}) == made
+    assert v1.bad("POST", "/agents", {"name": "B", "id": "a/1"}, 409)["type"] == "AlreadyExists"
+    v1.bad("POST", "/agents", {"name": "A", "id": "a/1"}, headers={"Idempotency-Key": "other"})
+    assert v1.good("GET", "/agents/a%2F1") == made
+    assert v1.another().bad("GET", "/agents/a%2F1", status=404)["type"] == "NotFound"
 
 
-def test_every_change_of_an_agent_is_a_version_and_the_last_one_counts(here: Here) -> None:
-    made = here.ask("PUT", "/agents/a", {"name": "A", "tags": ["x"]})
+def test_every_change_of_an_agent_has_a_version(v1: V1Client) -> None:
+    made = v1.ask("PUT", "/agents/a", {"name": "A", "tags": ["x"]})
     assert made.headers["etag"] == '"1"'
-    second = here.ask("PATCH", "/agents/a", {"description": "d"}, headers={"If-Match": made.headers["etag"]})
+    second = v1.ask("PATCH", "/agents/a", {"description": "d"}, headers={"If-Match": made.headers["etag"]})
     assert (second.headers["etag"], second.json["tags"]) == ('"2"', ["x"])
     for method, body in (("PATCH", {"name": "B"}), ("DELETE", None)):
-        late = here.bad(method, "/agents/a", body, 412, headers={"If-Match": '"1"'})
+        late = v1.bad(method, "/agents/a", body, 412, headers={"If-Match": '"1"'})
         assert (late["type"], "version 2" in late["detail"]) == ("Conflict", True)
-        here.bad(method, "/agents/never", body, 404, headers={"If-Match": '"1"'})
-    here.good("DELETE", "/agents/a", status=204, headers={"If-Match": " 2 "})
-    here.bad("DELETE", "/agents/a", status=404, headers={"If-Match": "*"})
+        v1.bad(method, "/agents/never", body, 404, headers={"If-Match": '"1"'})
+    v1.good("DELETE", "/agents/a", status=204, headers={"If-Match": " 2 "})
+    v1.bad("DELETE", "/agents/a", status=404, headers={"If-Match": "*"})
 
 
 @pytest.mark.parametrize(
@@ -47,57 +47,57 @@ def test_every_change_of_an_agent_is_a_version_and_the_last_one_counts(here: Her
         ({"name": "A", "version": 1}, 400),
     ],
 )
-def test_an_agent_that_cannot_be_is_refused(here: Here, body: Any, status: int) -> None:
-    here.bad("POST", "/agents", body, status)
-    assert here.good("GET", "/agents")["items"] == []
+def test_an_invalid_agent_is_refused(v1: V1Client, body: Any, status: int) -> None:
+    v1.bad("POST", "/agents", body, status)
+    assert v1.good("GET", "/agents")["items"] == []
 
 
-def test_agents_are_paged_and_chosen_by_a_tag(here: Here) -> None:
+def test_agents_are_paged_and_filtered_by_tag(v1: V1Client) -> None:
     for number in range(5):
-        here.good("PUT", f"/agents/a{number}", {"name": "A", "tags": ["odd" if number % 2 else "even"]})
-    assert [each["id"] for each in pages(here, "/agents", 2)] == [f"a{number}" for number in range(5)]
-    assert [each["id"] for each in pages(here, "/agents?tag=odd", 1)] == ["a1", "a3"]
+        v1.good("PUT", f"/agents/a{number}", {"name": "A", "tags": ["odd" if number % 2 else "even"]})
+    assert [row["id"] for row in pages(v1, "/agents", 2)] == [f"a{number}" for number in range(5)]
+    assert [row["id"] for row in pages(v1, "/agents?tag=odd", 1)] == ["a1", "a3"]
 
 
-def test_a_block_is_changed_only_by_who_has_seen_it_last(here: Here) -> None:
-    here.good("PUT", "/agents/a", {"name": "A"})
+def test_a_block_is_changed_only_with_its_current_version(v1: V1Client) -> None:
+    v1.good("PUT", "/agents/a", {"name": "A"})
     at = "/agents/a/blocks/per%20sona"
-    assert here.ask("PUT", at, {"value": "kind", "limit_bytes": 12}).headers["etag"] == '"1"'
-    assert here.good("PUT", at, {"value": "calm"}, headers={"If-Match": '"1"'})["value"] == "calm"
-    assert here.bad("PUT", at, {"value": "angry"}, 412, headers={"If-Match": '"1"'})["type"] == "Conflict"
-    here.bad("DELETE", at, status=412, headers={"If-Match": '"1"'})
-    assert here.good("POST", f"{at}/append", {"value": "ly", "separator": ""})["value"] == "calmly"
-    assert "limit" in here.bad("POST", f"{at}/append", {"value": "x" * 20}, 422)["detail"]
-    assert here.good("GET", at)["value"] == "calmly"
-    here.good("DELETE", at, status=204, headers={"If-Match": f'"{here.good("GET", at)["version"]}"'})
+    assert v1.ask("PUT", at, {"value": "kind", "limit_bytes": 12}).headers["etag"] == '"1"'
+    assert v1.good("PUT", at, {"value": "calm"}, headers={"If-Match": '"1"'})["value"] == "calm"
+    assert v1.bad("PUT", at, {"value": "angry"}, 412, headers={"If-Match": '"1"'})["type"] == "Conflict"
+    v1.bad("DELETE", at, status=412, headers={"If-Match": '"1"'})
+    assert v1.good("POST", f"{at}/append", {"value": "ly", "separator": ""})["value"] == "calmly"
+    assert "limit" in v1.bad("POST", f"{at}/append", {"value": "x" * 20}, 422)["detail"]
+    assert v1.good("GET", at)["value"] == "calmly"
+    v1.good("DELETE", at, status=204, headers={"If-Match": f'"{v1.good("GET", at)["version"]}"'})
     for method, body in (("GET", None), ("DELETE", None)):
-        here.bad(method, at, body, 404)
+        v1.bad(method, at, body, 404)
 
 
-def test_blocks_are_saved_together_or_not_at_all(here: Here) -> None:
-    here.good("PUT", "/agents/a", {"name": "A"})
-    here.good("PUT", "/agents/a/blocks", {"blocks": [{"label": "x", "value": "1"}, {"label": "y"}]})
+def test_blocks_are_saved_together_or_not_at_all(v1: V1Client) -> None:
+    v1.good("PUT", "/agents/a", {"name": "A"})
+    v1.good("PUT", "/agents/a/blocks", {"blocks": [{"label": "x", "value": "1"}, {"label": "y"}]})
     twice = {"blocks": [{"label": "z"}, {"label": "z"}]}
-    assert "same label" in here.bad("PUT", "/agents/a/blocks", twice)["detail"]
-    here.bad("PUT", "/agents/a/blocks", {"blocks": [{"label": "z"}, {"value": "no label"}]})
-    assert [each["label"] for each in here.good("GET", "/agents/a/blocks")["items"]] == ["x", "y"]
+    assert "same label" in v1.bad("PUT", "/agents/a/blocks", twice)["detail"]
+    v1.bad("PUT", "/agents/a/blocks", {"blocks": [{"label": "z"}, {"value": "no label"}]})
+    assert [block["label"] for block in v1.good("GET", "/agents/a/blocks")["items"]] == ["x", "y"]
     for path in ("", "/x"):
-        here.bad("GET", f"/agents/never/blocks{path}", status=404)
+        v1.bad("GET", f"/agents/never/blocks{path}", status=404)
 
 
 # Runs
 
 
-def test_a_run_is_started_once_under_one_id(here: Here) -> None:
-    session, id = here.session(), str(uuid4())
-    made = here.good("POST", f"/sessions/{session}/runs", {"agent": "a"}, 201, headers={"Idempotency-Key": id})
-    assert here.good("POST", f"/sessions/{session}/runs", {"agent": "a", "id": id}, 201)["id"] == made["id"] == id
-    there = f"/sessions/{here.session()}/runs"
-    assert here.bad("POST", there, {"agent": "a", "id": id}, 409)["type"] == "Conflict"
-    here.bad("POST", there, {"max_attempts": 0})
-    here.bad("POST", there, {"parent_call": "c"})
-    here.bad("POST", there, {"parent": NEVER}, 404)
-    assert [each["id"] for each in here.good("GET", "/runs")["items"]] == [id]
+def test_a_run_is_started_once_under_one_id(v1: V1Client) -> None:
+    session, id = v1.session(), str(uuid4())
+    made = v1.good("POST", f"/sessions/{session}/runs", {"agent": "a"}, 201, headers={"Idempotency-Key": id})
+    assert v1.good("POST", f"/sessions/{session}/runs", {"agent": "a", "id": id}, 201)["id"] == made["id"] == id
+    current = f"/sessions/{v1.session()}/runs"
+    assert v1.bad("POST", current, {"agent": "a", "id": id}, 409)["type"] == "Conflict"
+    v1.bad("POST", current, {"max_attempts": 0})
+    v1.bad("POST", current, {"parent_call": "c"})
+    v1.bad("POST", current, {"parent": NEVER}, 404)
+    assert [run["id"] for run in v1.good("GET", "/runs")["items"]] == [id]
 
 
 @pytest.mark.parametrize(
@@ -112,57 +112,57 @@ def test_a_run_is_started_once_under_one_id(here: Here) -> None:
         ("tool-calls", {"calls": [{"id": "c", "tool_name": "t"}]}),
     ],
 )
-def test_only_the_epoch_of_the_last_claim_may_write(here: Here, verb: str, more: dict[str, Any]) -> None:
-    run, old = here.claimed()
-    here.good("POST", f"/runs/{run}/release", {"epoch": old})
-    unclaimed = here.ask("POST", f"/runs/{run}/{verb}", {"epoch": old, **more})
-    assert unclaimed.status == (200 if verb == "release" else 409), "only a release may be repeated"
-    new = here.good("POST", f"/runs/{run}/claim", {"holder": "w2"})["epoch"]
-    assert here.bad("POST", f"/runs/{run}/{verb}", {"epoch": old, **more}, 409)["type"] == "Fenced"
-    assert here.bad("POST", f"/runs/{run}/{verb}", {"epoch": new + 1, **more}, 409)["type"] == "Conflict"
+def test_only_the_epoch_of_the_last_claim_can_write(v1: V1Client, verb: str, more: dict[str, Any]) -> None:
+    run, old = v1.claimed_run()
+    v1.good("POST", f"/runs/{run}/release", {"epoch": old})
+    unclaimed = v1.ask("POST", f"/runs/{run}/{verb}", {"epoch": old, **more})
+    assert unclaimed.status == (200 if verb == "release" else 409), "only a release can be repeated"
+    new = v1.good("POST", f"/runs/{run}/claim", {"holder": "w2"})["epoch"]
+    assert v1.bad("POST", f"/runs/{run}/{verb}", {"epoch": old, **more}, 409)["type"] == "Fenced"
+    assert v1.bad("POST", f"/runs/{run}/{verb}", {"epoch": new + 1, **more}, 409)["type"] == "Conflict"
     for wrong in (-1, "1", 1.5, None, 2**53 + 1):
-        assert "epoch" in here.bad("POST", f"/runs/{run}/{verb}", {"epoch": wrong, **more})["detail"]
-    assert here.ask("POST", f"/runs/{run}/{verb}", {"epoch": new, **more}).status in (200, 201)
+        assert "epoch" in v1.bad("POST", f"/runs/{run}/{verb}", {"epoch": wrong, **more})["detail"]
+    assert v1.ask("POST", f"/runs/{run}/{verb}", {"epoch": new, **more}).status in (200, 201)
 
 
 @pytest.mark.parametrize("ttl", [0, -1, "1", 10**12])
-def test_a_lease_is_as_long_as_the_limit_at_most(here: Here, ttl: Any) -> None:
-    run, epoch = here.claimed()
+def test_the_duration_of_a_lease_is_limited(v1: V1Client, ttl: Any) -> None:
+    run, epoch = v1.claimed_run()
     for path, body in ((f"/runs/{run}/renew", {"epoch": epoch}), ("/runs/claim", {"holder": "w"})):
-        reply = here.ask("POST", path, {**body, "ttl_ms": ttl})
+        reply = v1.ask("POST", path, {**body, "ttl_ms": ttl})
         assert reply.status == (422 if ttl == 10**12 else 400), reply.body
 
 
-def test_a_claim_takes_what_is_free_and_of_its_agents(here: Here) -> None:
-    session = here.session()
-    run = here.good("POST", f"/sessions/{session}/runs", {"agent": "a"}, 201)["id"]
-    assert here.bad("POST", "/runs/claim", {"holder": "w", "agents": ["b"]}, 404)["type"] == "NotFound"
-    here.bad("POST", "/runs/claim", {"holder": "w", "run_id": run})
-    here.bad("POST", "/runs/claim", {"holder": ""})
-    assert here.another().ask("POST", "/runs/claim", {"holder": "w"}).status == 404
-    assert here.good("POST", "/runs/claim", {"holder": "w", "agents": ["b", "a"]})["holder"] == "w"
-    here.bad("POST", f"/runs/{run}/claim", {"holder": "w2"}, 404)
+def test_a_claim_takes_free_runs_of_its_agents(v1: V1Client) -> None:
+    session = v1.session()
+    run = v1.good("POST", f"/sessions/{session}/runs", {"agent": "a"}, 201)["id"]
+    assert v1.bad("POST", "/runs/claim", {"holder": "w", "agents": ["b"]}, 404)["type"] == "NotFound"
+    v1.bad("POST", "/runs/claim", {"holder": "w", "run_id": run})
+    v1.bad("POST", "/runs/claim", {"holder": ""})
+    assert v1.another().ask("POST", "/runs/claim", {"holder": "w"}).status == 404
+    assert v1.good("POST", "/runs/claim", {"holder": "w", "agents": ["b", "a"]})["holder"] == "w"
+    v1.bad("POST", f"/runs/{run}/claim", {"holder": "w2"}, 404)
 
 
 @pytest.mark.parametrize("ending", ["finish", "fail", "cancel"])
-def test_what_has_ended_stays_ended_unless_what_failed_is_resumed(here: Here, ending: str) -> None:
-    run, epoch = here.claimed()
+def test_an_ended_run_stays_ended_unless_a_failed_one_is_resumed(v1: V1Client, ending: str) -> None:
+    run, epoch = v1.claimed_run()
     body = {"finish": {"epoch": epoch, "stop_reason": "end"}, "fail": {"epoch": epoch, "error": "no"}}
-    ended = here.good("POST", f"/runs/{run}/{ending}", body.get(ending, {}))
-    here.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 1, "state": {}}, 409)
-    here.bad("POST", f"/runs/{run}/claim", {"holder": "w"}, 404)
-    assert here.good("GET", f"/runs/{run}")["status"] == ended["status"]
-    assert here.ask("POST", f"/runs/{run}/resume").status == (200 if ending == "fail" else 409)
+    ended = v1.good("POST", f"/runs/{run}/{ending}", body.get(ending, {}))
+    v1.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 1, "state": {}}, 409)
+    v1.bad("POST", f"/runs/{run}/claim", {"holder": "w"}, 404)
+    assert v1.good("GET", f"/runs/{run}")["status"] == ended["status"]
+    assert v1.ask("POST", f"/runs/{run}/resume").status == (200 if ending == "fail" else 409)
 
 
-def test_a_paused_run_is_claimed_again_only_after_it_is_resumed(here: Here) -> None:
-    run, epoch = here.claimed()
-    here.bad("POST", f"/runs/{run}/pause", {"epoch": epoch, "until": "2030-01-01T00:00:00"})
-    paused = here.good("POST", f"/runs/{run}/pause", {"epoch": epoch, "until": NOW})
+def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> None:
+    run, epoch = v1.claimed_run()
+    v1.bad("POST", f"/runs/{run}/pause", {"epoch": epoch, "until": "2030-01-01T00:00:00"})
+    paused = v1.good("POST", f"/runs/{run}/pause", {"epoch": epoch, "until": NOW})
     assert (paused["status"], paused["pause_until"]) == ("paused", NOW)
-    here.bad("POST", f"/runs/{run}/claim", {"holder": "w"}, 404)
-    here.good("POST", f"/runs/{run}/resume")
-    assert here.good("POST", f"/runs/{run}/claim", {"holder": "w"})["epoch"] > epoch
+    v1.bad("POST", f"/runs/{run}/claim", {"holder": "w"}, 404)
+    v1.good("POST", f"/runs/{run}/resume")
+    assert v1.good("POST", f"/runs/{run}/claim", {"holder": "w"})["epoch"] > epoch
 
 
 @pytest.mark.parametrize(
@@ -177,33 +177,33 @@ def test_a_paused_run_is_claimed_again_only_after_it_is_resumed(here: Here) -> N
         (f"parent={NEVER}", []),
     ],
 )
-def test_runs_are_listed_by_what_they_are(here: Here, query: str, found: list[int]) -> None:
-    session = here.session()
+def test_runs_are_filtered(v1: V1Client, query: str, found: list[int]) -> None:
+    session = v1.session()
     for number, agent in enumerate("aab"):
         body = {"agent": agent, "metadata": {"n": number}, "id": str(uuid4())}
-        run = here.good("POST", f"/sessions/{session}/runs", body, 201)
+        run = v1.good("POST", f"/sessions/{session}/runs", body, 201)
         if number == 1:
-            here.good("POST", f"/runs/{run['id']}/claim", {"holder": "w"})
-    assert sorted(each["metadata"]["n"] for each in pages(here, f"/runs?{query}", 1)) == found
+            v1.good("POST", f"/runs/{run['id']}/claim", {"holder": "w"})
+    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == found
 
 
 # Steps
 
 
-def test_steps_come_in_order_and_each_is_committed_once(here: Here) -> None:
-    run, epoch = here.claimed()
+def test_steps_are_committed_in_order_and_once(v1: V1Client) -> None:
+    run, epoch = v1.claimed_run()
     for number in (1, 2, 3):
-        assert here.step(run, epoch, number) == here.step(run, epoch, number)
+        assert v1.step(run, epoch, number) == v1.step(run, epoch, number)
     other = {"epoch": epoch, "iteration": 3, "state": {"n": "other"}}
-    assert "another content" in here.bad("POST", f"/runs/{run}/steps", other, 409)["detail"]
-    here.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 5, "state": {}}, 409)
-    here.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 0, "state": {}})
-    assert [each["iteration"] for each in pages(here, f"/runs/{run}/steps?newest_first=true", 2)] == [3, 2, 1]
-    assert here.good("GET", f"/runs/{run}/steps/2")["state"] == {"n": 2}
+    assert f"step 3 of run {run}" in v1.bad("POST", f"/runs/{run}/steps", other, 409)["detail"]
+    v1.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 5, "state": {}}, 409)
+    v1.bad("POST", f"/runs/{run}/steps", {"epoch": epoch, "iteration": 0, "state": {}})
+    assert [row["iteration"] for row in pages(v1, f"/runs/{run}/steps?newest_first=true", 2)] == [3, 2, 1]
+    assert v1.good("GET", f"/runs/{run}/steps/2")["state"] == {"n": 2}
     for missing in ("0", "4"):
-        here.bad("GET", f"/runs/{run}/steps/{missing}", status=404)
+        v1.bad("GET", f"/runs/{run}/steps/{missing}", status=404)
     for wrong in ("-1", "x", "1.5"):
-        here.bad("GET", f"/runs/{run}/steps/{wrong}")
+        v1.bad("GET", f"/runs/{run}/steps/{wrong}")
 
 
 @pytest.mark.parametrize(
@@ -221,52 +221,52 @@ def test_steps_come_in_order_and_each_is_committed_once(here: Here) -> None:
     ],
     ids="-".join,
 )
-def test_a_step_that_cannot_be_leaves_nothing(here: Here, more: dict[str, Any]) -> None:
-    run, epoch = here.claimed()
+def test_an_invalid_step_leaves_nothing(v1: V1Client, more: dict[str, Any]) -> None:
+    run, epoch = v1.claimed_run()
     body = {"epoch": epoch, "iteration": 1, "state": {}, **more}
-    assert here.bad("POST", f"/runs/{run}/steps", body)["type"] == "InvalidInput"
-    assert here.good("GET", f"/runs/{run}/load")["step"] is None
+    assert v1.bad("POST", f"/runs/{run}/steps", body)["type"] == "InvalidInput"
+    assert v1.good("GET", f"/runs/{run}/load")["step"] is None
 
 
-def test_the_messages_of_a_step_are_in_the_log_of_its_session(here: Here) -> None:
-    run, epoch = here.claimed()
-    here.step(run, epoch, 1, messages=[{"role": "assistant", "content": "done"}], stop_reason="end")
-    session = here.good("GET", f"/runs/{run}")["session_id"]
-    assert here.good("GET", f"/sessions/{session}/messages/count")["count"] == 1
-    assert here.good("GET", f"/runs/{run}")["status"] == "completed"
+def test_the_messages_of_a_step_are_in_the_log_of_its_session(v1: V1Client) -> None:
+    run, epoch = v1.claimed_run()
+    v1.step(run, epoch, 1, messages=[{"role": "assistant", "content": "done"}], stop_reason="end")
+    session = v1.good("GET", f"/runs/{run}")["session_id"]
+    assert v1.good("GET", f"/sessions/{session}/messages/count")["count"] == 1
+    assert v1.good("GET", f"/runs/{run}")["status"] == "completed"
 
 
 # Tool calls
 
 
-def intended(here: Here, **more: Any) -> tuple[str, int]:
-    """A run with one call, c."""
-    run, epoch = here.claimed()
+def run_with_call(v1: V1Client, **more: Any) -> tuple[str, int]:
+    """Start a run with one call, c."""
+    run, epoch = v1.claimed_run()
     call = {"id": "c", "tool_name": "mail", "tool_input": {"to": "ada"}, **more}
-    here.good("POST", f"/runs/{run}/tool-calls", {"epoch": epoch, "calls": [call]}, 201)
+    v1.good("POST", f"/runs/{run}/tool-calls", {"epoch": epoch, "calls": [call]}, 201)
     return run, epoch
 
 
-def test_a_call_that_is_held_waits_for_somebody_to_allow_it(here: Here) -> None:
-    run, _ = intended(here, hold=True)
+def test_a_held_call_waits_for_approval(v1: V1Client) -> None:
+    run, _ = run_with_call(v1, hold=True)
     at = f"/runs/{run}/tool-calls"
-    (waits,) = here.good("GET", f"{at}/pending")["items"]
+    (waits,) = v1.good("GET", f"{at}/pending")["items"]
     assert waits["call"]["id"] == "c"
-    allowed = here.good("POST", f"{at}/c/allow")
-    (after,) = here.good("GET", f"{at}/pending")["items"]
+    allowed = v1.good("POST", f"{at}/c/allow")
+    (after,) = v1.good("GET", f"{at}/pending")["items"]
     assert (allowed["id"], after["action"] != waits["action"]) == ("c", True)
 
 
 @pytest.mark.parametrize("verb", ["cancel", "discard"])
-def test_a_call_that_is_given_up_is_not_open_any_more(here: Here, verb: str) -> None:
-    run, epoch = intended(here)
+def test_a_discarded_call_is_no_longer_pending(v1: V1Client, verb: str) -> None:
+    run, epoch = run_with_call(v1)
     at = f"/runs/{run}/tool-calls"
-    given_up = here.good("POST", f"{at}/c/{verb}", {"reason": "no need"})
+    given_up = v1.good("POST", f"{at}/c/{verb}", {"reason": "no need"})
     assert given_up["status"] == {"cancel": "cancelled", "discard": "discarded"}[verb]
-    assert here.good("GET", f"{at}/pending")["items"] == []
-    assert [each["id"] for each in here.good("GET", at)["items"]] == ["c"]
-    here.step(run, epoch, 1, tool_calls=[{"id": "c", "result": "too late"}])
-    after = here.good("GET", f"{at}/c")
+    assert v1.good("GET", f"{at}/pending")["items"] == []
+    assert [item["id"] for item in v1.good("GET", at)["items"]] == ["c"]
+    v1.step(run, epoch, 1, tool_calls=[{"id": "c", "result": "too late"}])
+    after = v1.good("GET", f"{at}/c")
     assert (after["status"], after["result"], after["step"]) == (given_up["status"], None, 1)
 
 
@@ -283,69 +283,69 @@ def test_a_call_that_is_given_up_is_not_open_any_more(here: Here, verb: str) -> 
         ([{"id": f"d{number}", "tool_name": "t"} for number in range(10_000)], 422),
     ],
 )
-def test_calls_that_cannot_be_are_refused_together(here: Here, calls: Any, status: int) -> None:
-    run, epoch = intended(here)
-    here.bad("POST", f"/runs/{run}/tool-calls", {"epoch": epoch, "calls": calls}, status)
-    assert [each["id"] for each in here.good("GET", f"/runs/{run}/tool-calls")["items"]] == ["c"]
+def test_invalid_calls_are_refused_together(v1: V1Client, calls: Any, status: int) -> None:
+    run, epoch = run_with_call(v1)
+    v1.bad("POST", f"/runs/{run}/tool-calls", {"epoch": epoch, "calls": calls}, status)
+    assert [call["id"] for call in v1.good("GET", f"/runs/{run}/tool-calls")["items"]] == ["c"]
 
 
 @pytest.mark.parametrize(("verb", "body"), [("allow", None), ("cancel", {}), ("discard", {}), ("snooze", "until")])
-def test_a_call_that_never_was_and_a_call_of_others_are_not_found(here: Here, verb: str, body: Any) -> None:
-    run, epoch = intended(here)
+def test_missing_calls_and_those_of_other_tenants_get_404(v1: V1Client, verb: str, body: Any) -> None:
+    run, epoch = run_with_call(v1)
     sent = {"epoch": epoch, "until": NOW} if body == "until" else body
-    here.bad("POST", f"/runs/{run}/tool-calls/other/{verb}", sent, 404)
-    here.another().bad("POST", f"/runs/{run}/tool-calls/c/{verb}", sent, 404)
-    here.bad("GET", f"/runs/{run}/tool-calls/other", status=404)
+    v1.bad("POST", f"/runs/{run}/tool-calls/other/{verb}", sent, 404)
+    v1.another().bad("POST", f"/runs/{run}/tool-calls/c/{verb}", sent, 404)
+    v1.bad("GET", f"/runs/{run}/tool-calls/other", status=404)
 
 
-# States, flows, memories
+# Checkpoints, flows, memories
 
 
-def test_states_of_a_thread_are_its_tenants_alone(here: Here) -> None:
+def test_checkpoints_of_a_thread_are_private_to_their_tenant(v1: V1Client) -> None:
     for number in range(3):
-        here.run(here.tenant.checkpoints.put("t", id=f"c{number}", state=b"\x00\xff"))
-    assert [each["id"] for each in pages(here, "/checkpoints?thread_id=t", 2)] == ["c2", "c1", "c0"]
-    assert here.good("GET", "/threads/t/checkpoints/latest?id=c1")["id"] == "c1"
+        v1.run(v1.tenant.checkpoints.put("t", id=f"c{number}", state=b"\x00\xff"))
+    assert [row["id"] for row in pages(v1, "/checkpoints?thread_id=t", 2)] == ["c2", "c1", "c0"]
+    assert v1.good("GET", "/threads/t/checkpoints/latest?id=c1")["id"] == "c1"
     for query in ("?id=c9", "?namespace=n", "?user=eve"):
-        here.bad("GET", f"/threads/t/checkpoints/latest{query}", status=404)
-    other = here.another()
+        v1.bad("GET", f"/threads/t/checkpoints/latest{query}", status=404)
+    other = v1.another()
     assert other.good("DELETE", "/threads/t")["count"] == 0
     assert other.good("POST", "/checkpoints/prune", {"thread_ids": ["t"], "keep": 1})["count"] == 0
     for wrong in ({"thread_ids": "t"}, {"thread_ids": ["t"], "keep": -1}, {"thread_ids": ["t"], "younger_than_s": -1}):
-        here.bad("POST", "/checkpoints/prune", wrong)
-    assert here.good("DELETE", "/threads/t")["count"] == 3
+        v1.bad("POST", "/checkpoints/prune", wrong)
+    assert v1.good("DELETE", "/threads/t")["count"] == 3
 
 
-def test_a_flow_is_one_of_its_thread_and_user(here: Here) -> None:
+def test_a_flow_belongs_to_its_thread_and_user(v1: V1Client) -> None:
     at = "/flows/f%2F1"
-    here.good("PUT", at, {"method": "m", "state": {"n": 1}})
-    here.good("PUT", at, {"method": "m", "state": {"n": 2}, "user": "eve", "thread_id": "t"})
-    assert here.good("GET", at)["state"] == {"n": 1}
-    assert here.good("GET", f"{at}?user=eve&thread_id=t")["state"] == {"n": 2}
-    here.bad("GET", f"{at}?user=bob", status=404)
-    here.bad("GET", f"{at}/pending", status=404)
-    assert here.good("DELETE", f"{at}/pending")["done"] is False
+    v1.good("PUT", at, {"method": "m", "state": {"n": 1}})
+    v1.good("PUT", at, {"method": "m", "state": {"n": 2}, "user": "eve", "thread_id": "t"})
+    assert v1.good("GET", at)["state"] == {"n": 1}
+    assert v1.good("GET", f"{at}?user=eve&thread_id=t")["state"] == {"n": 2}
+    v1.bad("GET", f"{at}?user=bob", status=404)
+    v1.bad("GET", f"{at}/pending", status=404)
+    assert v1.good("DELETE", f"{at}/pending")["done"] is False
     for wrong in ({"state": {}}, {"method": "m", "state": []}, {"method": "", "state": {}}):
-        here.bad("PUT", at, wrong)
-    assert [here.good("DELETE", at)["done"] for _ in range(2)] == [True, False]
+        v1.bad("PUT", at, wrong)
+    assert [v1.good("DELETE", at)["done"] for _ in range(2)] == [True, False]
 
 
-def test_memories_are_found_by_likeness_scope_and_category(here: Here) -> None:
+def test_memories_are_found_by_similarity_scope_and_category(v1: V1Client) -> None:
     kept = [
         {"id": "tea", "content": "Ada likes tea", "embedding": [1.0, 0.0], "scope": "/ada", "categories": ["taste"]},
         {"id": "sea", "content": "Bob sails", "embedding": [0.0, 1.0], "scope": "/bob", "categories": ["sport"]},
     ]
-    assert here.good("POST", "/memories", {"memories": kept}, 201)["items"] == ["tea", "sea"]
-    near = here.good("POST", "/memories/search", {"embedding": [0.9, 0.1], "min_score": 0.5})["items"]
-    assert [each["memory"]["id"] for each in near] == ["tea"]
-    assert here.good("GET", "/memories/categories") == {"sport": 1, "taste": 1}
-    assert [each["id"] for each in here.good("GET", "/memories?scope=/bob")["items"]] == ["sea"]
-    assert here.good("GET", "/memories/tea")["content"] == "Ada likes tea"
-    here.bad("GET", "/memories/never", status=404)
-    assert here.another().good("GET", "/memories")["items"] == []
-    assert here.good("POST", "/memories/search", {"embedding": []})["items"] == [], "nothing is like no direction"
-    assert here.good("DELETE", "/memories?categories=taste&categories=none")["count"] == 1
-    assert here.good("DELETE", "/memories?ids=tea&ids=sea")["count"] == 1
+    assert v1.good("POST", "/memories", {"memories": kept}, 201)["items"] == ["tea", "sea"]
+    near = v1.good("POST", "/memories/search", {"embedding": [0.9, 0.1], "min_score": 0.5})["items"]
+    assert [item["memory"]["id"] for item in near] == ["tea"]
+    assert v1.good("GET", "/memories/categories") == {"sport": 1, "taste": 1}
+    assert [memory["id"] for memory in v1.good("GET", "/memories?scope=/bob")["items"]] == ["sea"]
+    assert v1.good("GET", "/memories/tea")["content"] == "Ada likes tea"
+    v1.bad("GET", "/memories/never", status=404)
+    assert v1.another().good("GET", "/memories")["items"] == []
+    assert v1.good("POST", "/memories/search", {"embedding": []})["items"] == [], "a zero vector is similar to nothing"
+    assert v1.good("DELETE", "/memories?categories=taste&categories=none")["count"] == 1
+    assert v1.good("DELETE", "/memories?ids=tea&ids=sea")["count"] == 1
 
 
 @pytest.mark.parametrize(
@@ -358,5 +358,5 @@ def test_memories_are_found_by_likeness_scope_and_category(here: Here) -> None:
         {"embedding": [1.0], "min_score": "x"},
     ],
 )
-def test_a_search_without_a_direction_is_refused(here: Here, body: Any) -> None:
-    assert here.bad("POST", "/memories/search", body)["type"] == "InvalidInput"
+def test_a_search_without_a_vector_is_refused(v1: V1Client, body: Any) -> None:
+    assert v1.bad("POST", "/memories/search", body)["type"] == "InvalidInput"

@@ -1,4 +1,4 @@
-"""The parts that /v1 is made of, by themselves: scopes, rates, refusals, problems, what travels, what is counted."""
+"""Unit tests of the parts of /v1: scopes, rate limits, audit log, problems, JSON, metrics."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ from holdfast.api.state import Service
 from holdfast.api.streams import StreamPosition, event
 from holdfast.errors import Closed, Forbidden, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from holdfast.types import Session
+from tests.errors import raises
 
 ANY = msgspec.json.Decoder()
 
-# Who may
+# Scopes
 
 
 @pytest.mark.parametrize(
@@ -61,15 +62,15 @@ ANY = msgspec.json.Decoder()
         ("", set(), "read", False),
     ],
 )
-def test_what_a_caller_may_is_what_its_scopes_say(tenant: str, scopes: set[str], need: Need, may: bool) -> None:
+def test_permissions_follow_from_the_scopes(tenant: str, scopes: set[str], need: Need, may: bool) -> None:
     assert Caller("key x", tenant, frozenset(scopes)).may(need, "runs") is may
 
 
-def test_address_ranges_are_read_as_they_are_written_and_empty_ones_are_none() -> None:
-    found = networks([" 10.0.0.0/8", "", "  ", "fd00::/8", "127.0.0.1"])
-    assert [str(each) for each in found] == ["10.0.0.0/8", "fd00::/8", "127.0.0.1/32"]
+def test_address_ranges_are_parsed_and_empty_ones_ignored() -> None:
+    result = networks([" 10.0.0.0/8", "", "  ", "fd00::/8", "127.0.0.1"])
+    assert [str(row) for row in result] == ["10.0.0.0/8", "fd00::/8", "127.0.0.1/32"]
     for wrong in ("10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0-10.0.0.9"):
-        with pytest.raises(InvalidInput, match="address range"):
+        with raises(InvalidInput, field="ranges"):
             networks([wrong])
 
 
@@ -88,14 +89,14 @@ def access(*trusted: str, tenant: str = "home") -> Access:
     return Access(Service(":memory:", ServerLimits(refusals_per_s=0)), options, AuditLog())
 
 
-def test_who_comes_from_a_trusted_range_reads_and_writes_in_one_tenant() -> None:
-    found = asyncio.run(access("10.0.0.0/8").caller(scope(), {}))
-    assert (found.tenant, found.scopes, found.key_id) == ("home", {"read", "write"}, "")
-    assert (found.address, found.may("admin", "runs")) == ("10.1.2.3", False)
+def test_a_trusted_range_reads_and_writes_in_one_tenant() -> None:
+    result = asyncio.run(access("10.0.0.0/8").caller(scope(), {}))
+    assert (result.tenant, result.scopes, result.key_id) == ("home", {"read", "write"}, "")
+    assert (result.address, result.may("admin", "runs")) == ("10.1.2.3", False)
 
 
-@pytest.mark.parametrize("address", ["11.0.0.1", "", "nobody", "::ffff:11.0.0.1", "10.1.2"])
-def test_who_comes_from_elsewhere_must_send_a_key(address: str) -> None:
+@pytest.mark.parametrize("address", ["11.0.0.1", "", "unix", "::ffff:11.0.0.1", "10.1.2"])
+def test_other_addresses_need_a_key(address: str) -> None:
     with pytest.raises(NotAuthenticated, match="send an API key"):
         asyncio.run(access("10.0.0.0/8").caller(scope(address), {}))
 
@@ -103,12 +104,12 @@ def test_who_comes_from_elsewhere_must_send_a_key(address: str) -> None:
 @pytest.mark.parametrize(
     "header", [b"Basic aGY6eA==", b"Bearer eyJhbGciOi", b"Bearer", b"hf_" + b"0" * 48, b"", b"Token hf_" + b"0" * 48]
 )
-def test_a_token_of_somebody_elses_is_no_key_and_no_obstacle(header: bytes) -> None:
+def test_a_foreign_token_is_not_a_key_and_is_ignored(header: bytes) -> None:
     assert asyncio.run(access("10.0.0.0/8").caller(scope(), {b"authorization": header})).tenant == "home"
 
 
 @pytest.mark.parametrize("name", [b"authorization", b"x-api-key"])
-def test_a_key_that_is_sent_is_looked_up_even_from_a_trusted_range(name: bytes) -> None:
+def test_a_key_from_a_trusted_range_is_verified_too(name: bytes) -> None:
     value = b"Bearer hf_x" if name == b"authorization" else b"anything"
     with pytest.raises(Closed):
         asyncio.run(access("10.0.0.0/8").caller(scope(), {name: value}))
@@ -122,12 +123,12 @@ def test_a_key_that_is_sent_is_looked_up_even_from_a_trusted_range(name: bytes) 
         (Caller("k", "acme", frozenset(["admin"])), "root", None, "admin, without a tenant"),
     ],
 )
-def test_who_may_not_is_told_what_it_takes(caller: Caller, need: Need, tenant: str | None, words: str) -> None:
+def test_a_refusal_names_the_required_scope(caller: Caller, need: Need, tenant: str | None, words: str) -> None:
     with pytest.raises(Forbidden, match=words):
         access().check(caller, need, "runs", tenant, scope())
 
 
-# How often
+# Rate limits
 
 
 @settings(max_examples=40)
@@ -136,14 +137,14 @@ def test_who_may_not_is_told_what_it_takes(caller: Caller, need: Need, tenant: s
     st.integers(1, 4),
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 8)), max_size=25),
 )
-def test_a_bucket_is_as_full_as_one_that_is_kept_by_hand(per_s: int, most: int, asked: list[tuple[str, int]]) -> None:
+def test_a_token_bucket_matches_a_model(per_s: int, most: int, asked: list[tuple[str, int]]) -> None:
     now, left = [0.0], {"a": float(most), "b": float(most)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.api.rate_limit.monotonic_s", lambda: now[0])
         rates = RateLimit(float(per_s), most)
         for name, eighths in asked:
             now[0] += eighths / 8
-            left = {each: min(float(most), there + eighths / 8 * per_s) for each, there in left.items()}
+            left = {item: min(float(most), one_item + eighths / 8 * per_s) for item, one_item in left.items()}
             expected = 0.0 if left[name] >= 1 else (1 - left[name]) / per_s
             assert rates.wait_s(name) == pytest.approx(expected)
             assert rates.take(name) == pytest.approx(expected)
@@ -151,48 +152,48 @@ def test_a_bucket_is_as_full_as_one_that_is_kept_by_hand(per_s: int, most: int, 
 
 
 @pytest.mark.parametrize(("wait_s", "after"), [(0.1, "1"), (1.0, "1"), (1.2, "2"), (59.01, "60")])
-def test_who_must_wait_is_told_whole_seconds_that_are_enough(wait_s: float, after: str) -> None:
+def test_retry_after_is_a_sufficient_number_of_whole_seconds(wait_s: float, after: str) -> None:
     assert TooManyRequests("key hf_x", wait_s).headers == {"retry-after": after}
 
 
-# What was refused
+# The audit log
 
 
 def denial(number: int, tenant: str = "acme", path: str = "/v1") -> Denial:
     return Denial(tenant, f"reason {number}", "", "10.0.0.1", "GET", path)
 
 
-def noted(*what: Denial, tenant: str = "acme") -> list[Any]:
+def record(*what: Denial, tenant: str = "acme") -> list[Any]:
     async def main() -> list[Any]:
         async with AsyncHoldfast(":memory:") as holdfast:
-            there = AuditLog()
-            for each in what:
-                there.note(each)
-            await there.flush(holdfast)
+            current = AuditLog()
+            for item in what:
+                current.note(item)
+            await current.flush(holdfast)
             return list(await holdfast.tenant(tenant).activity.list())
 
     return asyncio.run(main())
 
 
-def test_more_refusals_than_fit_together_are_all_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_refusals_than_one_batch_are_all_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "BATCH_SIZE", 2)
-    found = noted(*(denial(number) for number in range(5)))
-    assert {each.reason for each in found} == {f"reason {number}" for number in range(5)}
-    assert {(each.action, each.actor, each.subject_kind) for each in found} == {("access.denied", "10.0.0.1", "route")}
+    result = record(*(denial(number) for number in range(5)))
+    assert {row.reason for row in result} == {f"reason {number}" for number in range(5)}
+    assert {(row.action, row.actor, row.subject_kind) for row in result} == {("access.denied", "10.0.0.1", "route")}
 
 
-def test_a_refusal_that_concerns_no_tenant_is_noted_for_the_server_and_a_long_path_is_cut() -> None:
-    (found,) = noted(denial(1, "", "/v1/" + "x" * 1_000), tenant=SERVER)
-    assert (len(found.subject_id), found.subject_id[:8]) == (200, "GET /v1/")
+def test_a_refusal_without_a_tenant_is_recorded_for_the_server_with_a_shortened_path() -> None:
+    (result,) = record(denial(1, "", "/v1/" + "x" * 1_000), tenant=SERVER)
+    assert (len(result.subject_id), result.subject_id[:8]) == (200, "GET /v1/")
 
 
-def test_what_cannot_be_noted_stays_in_the_log_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_that_cannot_be_recorded_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with AsyncHoldfast(":memory:") as holdfast:
-            there = AuditLog()
-            there.note(denial(1))
-        await there.flush(holdfast)
-        await there.flush(holdfast)
+            current = AuditLog()
+            current.note(denial(1))
+        await current.flush(holdfast)
+        await current.flush(holdfast)
 
     with caplog.at_level(logging.WARNING, "holdfast.api.auth"):
         asyncio.run(main())
@@ -203,8 +204,8 @@ def test_what_cannot_be_noted_stays_in_the_log_and_stops_nobody(caplog: pytest.L
 # Problems
 
 
-def test_every_error_has_a_status_and_one_sentence() -> None:
-    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, HoldfastError)]
+def test_every_error_has_a_status_and_a_title() -> None:
+    kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, HoldfastError)]
     assert len(kinds) > 10
     for kind in [*kinds, HttpError, PreconditionFailed]:
         assert 400 <= status_of(kind) < 600
@@ -222,7 +223,7 @@ def test_every_error_has_a_status_and_one_sentence() -> None:
         (errors.StorageFull("/srv is full"), 507, "StorageFull", False),
     ],
 )
-def test_a_callers_mistake_is_explained_and_ours_is_only_named(
+def test_errors_of_the_caller_are_explained_and_server_errors_only_named(
     error: HoldfastError, status: int, name: str, told: bool
 ) -> None:
     response = answer(error, ServerLimits(retry_after_s=9))
@@ -232,7 +233,7 @@ def test_a_callers_mistake_is_explained_and_ours_is_only_named(
     assert response.headers.get("retry-after") == ("9" if status == 503 else None)
 
 
-def test_an_outcome_that_is_unknown_is_settled_by_the_id_in_hand() -> None:
+def test_an_unknown_outcome_contains_the_current_id() -> None:
     def lose() -> None:
         with retry_id("ours"):
             assert RETRY_ID.get() == "ours"
@@ -245,25 +246,25 @@ def test_an_outcome_that_is_unknown_is_settled_by_the_id_in_hand() -> None:
         raise InvalidInput("another error is left as it is")
 
 
-# What travels
+# JSON
 
 
-def test_json_is_as_deep_as_it_can_be_read_and_no_deeper() -> None:
+def test_the_depth_of_json_is_limited() -> None:
     assert decode(b"[" * 100 + b"]" * 100, ANY) == decode("[" * 100 + "]" * 100, ANY)
     for deep in (b"[" * 100_000, b'{"a":' * 100_000 + b"1", b'["\\ud800",' + b"[" * 100_000):
         with pytest.raises((LimitExceeded, InvalidInput)):
             decode(deep, ANY)
 
 
-def test_several_times_in_a_filter_become_times_and_a_moment_keeps_its_instant() -> None:
+def test_several_times_in_a_filter_are_parsed() -> None:
     written = ["2030-01-31T12:00:00Z", "2030-01-31T13:00:00+01:00"]
-    (found,) = filters([Filter("in", written, column="created_at")], Session)
-    assert found.value == [parse_time(written[0])] * 2
+    (result,) = filters([Filter("in", written, column="created_at")], Session)
+    assert result.value == [parse_time(written[0])] * 2
     with pytest.raises(InvalidInput, match="must have the format"):
         filters([Filter("in", ["2030-01-31T12:00:00Z", "soon"], column="created_at")], Session)
 
 
-def test_an_event_is_written_in_one_piece_whatever_is_in_it() -> None:
+def test_an_event_is_encoded_without_line_breaks_in_its_data() -> None:
     sent = event(StreamPosition(7, 0), "message", {"text": "a\n\nid: 8\r\n", "lone": "\ud800"}).encoded
     assert sent.count(b"\n\n") == 1
     head, data = sent[:-2].split(b"\ndata: ")
@@ -271,13 +272,13 @@ def test_an_event_is_written_in_one_piece_whatever_is_in_it() -> None:
     assert decode(data, ANY) == {"text": "a\n\nid: 8\r\n", "lone": "\ud800"}
 
 
-def test_news_reaches_those_who_wait_for_it_and_the_end_reaches_all() -> None:
+def test_publications_wake_their_listeners_and_closing_wakes_all() -> None:
     async def main() -> None:
         notifier = Notifier()
         one, other = notifier.listen("a"), notifier.listen("b")
         assert notifier.listeners == 2
         notifier.publish("a")
-        notifier.publish("nobody listens")
+        notifier.publish("no listener")
         await one.wait(60)
         waiting = asyncio.create_task(other.wait(60))
         await asyncio.sleep(0)
@@ -285,8 +286,8 @@ def test_news_reaches_those_who_wait_for_it_and_the_end_reaches_all() -> None:
         notifier.close()
         await waiting
         await one.wait(60)
-        for each in (one, other, one):
-            each.close()
+        for value in (one, other, one):
+            value.close()
         assert (notifier.listeners, notifier._waiting) == (0, {})
 
     asyncio.run(main())
@@ -294,12 +295,12 @@ def test_news_reaches_those_who_wait_for_it_and_the_end_reaches_all() -> None:
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=20))
 @settings(max_examples=20)
-def test_buckets_count_everything_up_to_their_bound(times: list[float]) -> None:
+def test_cumulative_buckets_count_everything_up_to_their_bound(times: list[float]) -> None:
     metrics = Metrics()
-    for each in times:
-        metrics.add("x", 200, each)
-    said = dict(line.rsplit(" ", 1) for line in metrics.text(is_ready=True, streams=0).splitlines() if line[0] != "#")
+    for one_time in times:
+        metrics.add("x", 200, one_time)
+    text = dict(line.rsplit(" ", 1) for line in metrics.text(is_ready=True, streams=0).splitlines() if line[0] != "#")
     for bound in BOUNDS_S:
         name = f'holdfast_request_seconds_bucket{{operation="x",le="{bound}"}}'
-        assert int(said[name]) == sum(each <= bound for each in times)
-    assert int(said['holdfast_request_seconds_bucket{operation="x",le="+Inf"}']) == len(times)
+        assert int(text[name]) == sum(time <= bound for time in times)
+    assert int(text['holdfast_request_seconds_bucket{operation="x",le="+Inf"}']) == len(times)

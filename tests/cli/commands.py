@@ -1,4 +1,4 @@
-"""Every command of the command line, by its path."""
+"""Lists every command of the command line with its path."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """The commands of a group, those of the groups in it after each."""
+    """Yield the commands of a group; the commands of a nested group follow it."""
     context = click.Context(group)
     for name in group.list_commands(context):
-        each = group.get_command(context, name)
-        assert each is not None
-        yield (*path, name), each
-        if isinstance(each, click.Group):
-            yield from commands(each, (*path, name))
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))

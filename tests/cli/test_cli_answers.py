@@ -1,4 +1,4 @@
-"""What commands answer at the edges: what is not theirs, what is not there, what was said twice, and what is no answer."""
+"""Edge cases of commands: invalid arguments, missing objects, objects of other tenants, repeated commands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast import Holdfast, NewToolCall
 from holdfast.cli.commands import root
 from tests.api.process import one_line
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
-LIKE_AN_ID = "01900000-0000-7000-8000-00000000000a"
+MISSING_ID = "01900000-0000-7000-8000-000000000000"
+KEY_THAT_IS_A_UUID = "01900000-0000-7000-8000-00000000000a"
 
 
-class Place(NamedTuple):
-    """A database in which a tenant has sessions, a run that waits, checkpoints and a snapshot."""
+class Setup(NamedTuple):
+    """A database in which a tenant has sessions, a waiting run, checkpoints and a snapshot."""
 
     database: str
     session: str
@@ -29,25 +29,25 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Nothing that is tested with it changes it."""
-    return make(tmp_path_factory.mktemp("there"))
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    """A database for tests that change nothing."""
+    return make(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Place:
-    """One that may be changed."""
+def own(tmp_path: Path) -> Setup:
+    """A database that the test may change."""
     return make(tmp_path)
 
 
-def make(folder: Path) -> Place:
+def make(folder: Path) -> Setup:
     tree = folder / "tree"
     tree.mkdir()
     (tree / "a").write_bytes(b"1")
     with Holdfast(str(folder / "agents.db"), durability="normal") as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create(key="talk", agent="helper")
-        acme.sessions.create(key=LIKE_AN_ID)
+        acme.sessions.create(key=KEY_THAT_IS_A_UUID)
         acme.messages.append(session.id, role="user", content="where is the parcel")
         run = acme.leases.claim("w1", run_id=acme.runs.start(session.id).id)
         assert run is not None
@@ -58,29 +58,29 @@ def make(folder: Path) -> Place:
             for number in (1, 2):
                 acme.checkpoints.put(thread, id=f"{thread}-{number}", state=b"x", pieces=[])
         snapshot = acme.workspaces.capture(run.id, tree, step=0).snapshot
-    return Place(str(folder / "agents.db"), session.id, run.id, snapshot.id, tree)
+    return Setup(str(folder / "agents.db"), session.id, run.id, snapshot.id, tree)
 
 
-def call(place: Place, *arguments: str, tenant: str = "acme", input: str | None = None) -> Result:
-    """A command, called in this process."""
-    env = {"HOLDFAST_DATABASE_URL": place.database, "HOLDFAST_TENANT": tenant, "COLUMNS": "200"}
+def call(setup: Setup, *arguments: str, tenant: str = "acme", input: str | None = None) -> Result:
+    """Run a command in this process."""
+    env = {"HOLDFAST_DATABASE_URL": setup.database, "HOLDFAST_TENANT": tenant, "COLUMNS": "200"}
     return CliRunner().invoke(root, arguments, env=env, input=input, catch_exceptions=False)
 
 
-def shown(place: Place, *arguments: str, **how: Any) -> str:
-    done = call(place, *arguments, **how)
-    assert (done.exit_code, done.stderr) == (0, "")
-    return done.stdout
+def output_of(setup: Setup, *arguments: str, **how: Any) -> str:
+    result = call(setup, *arguments, **how)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
 
 
-def told(place: Place, *arguments: str, **how: Any) -> Any:
-    return json.loads(shown(place, *arguments, "--json", **how))
+def json_of(setup: Setup, *arguments: str, **how: Any) -> Any:
+    return json.loads(output_of(setup, *arguments, "--json", **how))
 
 
-def refused(place: Place, *arguments: str, **how: Any) -> str:
-    done = call(place, *arguments, **how)
-    assert (done.exit_code, done.stdout) == (1, "")
-    return one_line(done.stderr)
+def error_of(setup: Setup, *arguments: str, **how: Any) -> str:
+    result = call(setup, *arguments, **how)
+    assert (result.exit_code, result.stdout) == (1, "")
+    return one_line(result.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------ not understood
@@ -97,15 +97,15 @@ def refused(place: Place, *arguments: str, **how: Any) -> str:
         ["sessions", "compact", "--session", "talk", "--target", "0"],
         ["sessions", "search"],
         ["runs", "list", "--status", "asleep"],
-        ["runs", "show", "--run", NOBODY, "--last", "many"],
+        ["runs", "show", "--run", MISSING_ID, "--last", "many"],
         ["runs", "resume"],
         ["checkpoints", "prune"],
         ["checkpoints", "prune", "--thread", "one", "--keep", "-1"],
         ["checkpoints", "show"],
-        ["workspace", "rewind", "--run", NOBODY, "."],
-        ["workspace", "rewind", "--run", NOBODY, ".", "--to", "-1"],
-        ["workspace", "capture", "--run", NOBODY, "no/such/folder"],
-        ["workspace", "import", "--run", NOBODY, "no-such-file"],
+        ["workspace", "rewind", "--run", MISSING_ID, "."],
+        ["workspace", "rewind", "--run", MISSING_ID, ".", "--to", "-1"],
+        ["workspace", "capture", "--run", MISSING_ID, "no/such/folder"],
+        ["workspace", "import", "--run", MISSING_ID, "no-such-file"],
         ["workspace", "restore", "@1"],
         ["sim", "--seed", "-1"],
         ["sim", "--minutes", "-1"],
@@ -117,27 +117,27 @@ def refused(place: Place, *arguments: str, **how: Any) -> str:
     ],
     ids=" ".join,
 )
-def test_what_is_not_understood_exits_with_2_and_says_how_it_is_meant(place: Place, arguments: Sequence[str]) -> None:
-    done = call(place, *arguments)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "Usage:" in done.stderr
-    assert "Error:" in done.stderr
+def test_a_usage_error_exits_with_2_and_prints_the_usage(setup: Setup, arguments: Sequence[str]) -> None:
+    result = call(setup, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage:" in result.stderr
+    assert "Error:" in result.stderr
 
 
 @pytest.mark.parametrize("group", ["sessions", "runs", "checkpoints", "workspace"])
 @pytest.mark.parametrize("missing", ["HOLDFAST_TENANT", "HOLDFAST_DATABASE_URL"])
-def test_whose_and_where_must_be_said(place: Place, group: str, missing: str) -> None:
-    env: dict[str, str | None] = {"HOLDFAST_DATABASE_URL": place.database, "HOLDFAST_TENANT": "acme", missing: None}
-    done = CliRunner().invoke(root, [group, "list"], env=env)
-    assert done.exit_code == 2
-    assert missing in done.stderr
+def test_the_tenant_and_the_database_are_required(setup: Setup, group: str, missing: str) -> None:
+    env: dict[str, str | None] = {"HOLDFAST_DATABASE_URL": setup.database, "HOLDFAST_TENANT": "acme", missing: None}
+    result = CliRunner().invoke(root, [group, "list"], env=env)
+    assert result.exit_code == 2
+    assert missing in result.stderr
 
 
-def test_what_is_said_comes_before_the_environment(place: Place) -> None:
-    assert told(place, "runs", "list", "--tenant", "zenith") == {"runs": [], "next": None}
+def test_options_take_precedence_over_the_environment(setup: Setup) -> None:
+    assert json_of(setup, "runs", "list", "--tenant", "zenith") == {"runs": [], "next": None}
 
 
-# ------------------------------------------------------------------------------------------------------ not theirs, not there
+# ------------------------------------------------------------------------------------------------------ of other tenants, missing
 
 
 @pytest.mark.parametrize(
@@ -151,90 +151,92 @@ def test_what_is_said_comes_before_the_environment(place: Place) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_a_tenant_sees_what_is_its_own(place: Place, arguments: Sequence[str], key: str) -> None:
-    assert told(place, *arguments)[key] != []
-    assert told(place, *arguments, tenant="zenith")[key] == []
+def test_a_tenant_sees_only_its_own_data(setup: Setup, arguments: Sequence[str], key: str) -> None:
+    assert json_of(setup, *arguments)[key] != []
+    assert json_of(setup, *arguments, tenant="zenith")[key] == []
 
 
 @pytest.mark.parametrize("tenant", ["acme", "zenith"])
-def test_what_is_not_there_and_what_is_anothers_cannot_be_told_apart(place: Place, tenant: str) -> None:
-    run, session, snapshot = (NOBODY,) * 3 if tenant == "acme" else (place.run, place.session, place.snapshot)
-    for arguments, says in (
+def test_an_object_of_another_tenant_looks_like_a_missing_one(setup: Setup, tenant: str) -> None:
+    run, session, snapshot = (MISSING_ID,) * 3 if tenant == "acme" else (setup.run, setup.session, setup.snapshot)
+    for arguments, message in (
         (["sessions", "show", "--session", session], session),
         (["sessions", "fork", "--session", session], session),
         (["sessions", "rollback", "--session", session], session),
-        (["runs", "show", "--run", run], f"there is no run {run} here"),
-        (["runs", "resume", "--run", run], f"there is no run {run} here"),
-        (["runs", "cancel", "--run", run], f"there is no run {run} here"),
-        (["workspace", "capture", "--run", run, str(place.tree)], f"there is no run {run} here"),
-        (["workspace", "restore", snapshot, str(place.tree)], snapshot),
+        (["runs", "show", "--run", run], run),
+        (["runs", "resume", "--run", run], run),
+        (["runs", "cancel", "--run", run], run),
+        (["workspace", "capture", "--run", run, str(setup.tree)], run),
+        (["workspace", "restore", snapshot, str(setup.tree)], snapshot),
         (["workspace", "diff", snapshot, snapshot], snapshot),
-        (["checkpoints", "show", "--thread", "none"], "thread 'none' has no checkpoint here"),
+        (["checkpoints", "show", "--thread", "none"], "thread 'none' has no checkpoints"),
     ):
-        assert says in refused(place, *arguments, tenant=tenant)
+        assert message in error_of(setup, *arguments, tenant=tenant)
 
 
-def test_a_key_that_looks_like_an_id_is_found_as_a_key(place: Place) -> None:
-    assert told(place, "sessions", "show", "--session", LIKE_AN_ID)["session"]["key"] == LIKE_AN_ID
+def test_a_session_key_that_looks_like_an_id_is_found(setup: Setup) -> None:
+    assert json_of(setup, "sessions", "show", "--session", KEY_THAT_IS_A_UUID)["session"]["key"] == KEY_THAT_IS_A_UUID
 
 
 @pytest.mark.parametrize("step", ["@", "@-1", "@1.0", "@²", "@ 1"])
-def test_what_is_no_step_is_said(place: Place, step: str) -> None:
-    says = refused(place, "workspace", "diff", "--run", place.run, step, "@0")
-    assert f"{step} is no step: a step is @ and its number" in says
+def test_an_invalid_step_is_refused(setup: Setup, step: str) -> None:
+    message = error_of(setup, "workspace", "diff", "--run", setup.run, step, "@0")
+    assert f"{step} is not a step" in message
 
 
-def test_a_snapshot_and_itself_have_nothing_to_show(place: Place) -> None:
-    assert shown(place, "workspace", "diff", "--run", place.run, "@0", place.snapshot) == ""
+def test_a_snapshot_does_not_differ_from_itself(setup: Setup) -> None:
+    assert output_of(setup, "workspace", "diff", "--run", setup.run, "@0", setup.snapshot) == ""
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-def test_a_fork_without_a_place_goes_on_after_the_last_message(own: Place) -> None:
-    branch = told(own, "sessions", "fork", "--session", "talk")["branch"]
+def test_a_fork_starts_after_the_last_message_by_default(own: Setup) -> None:
+    branch = json_of(own, "sessions", "fork", "--session", "talk")["branch"]
     assert (branch["number"], branch["forked_after"], branch["parent"]) == (1, 1, 0)
-    again = shown(own, "sessions", "fork", "--session", "talk")
-    assert again == "Branch 2 goes on after message 1 of branch 0.\n"
+    again = output_of(own, "sessions", "fork", "--session", "talk")
+    assert again == "Branch 2 starts after message 1 of branch 0.\n"
 
 
-def test_a_summary_is_read_from_standard_input(own: Place) -> None:
+def test_a_summary_is_read_from_standard_input(own: Setup) -> None:
     with Holdfast(own.database) as hf:
         for _ in range(4):
             hf.tenant("acme").messages.append(own.session, role="user", content="why " * 300)
     small = ("--target", "500", "--keep-last", "1", "--protect", "0")
-    said = shown(own, "sessions", "compact", "--session", "talk", *small, "--summary", "-", input="They asked why.\n")
-    assert said.startswith("Compacted: ")
-    messages = told(own, "sessions", "show", "--session", "talk")["messages"]
-    assert any("They asked why." in json.dumps(each["content"]) for each in messages if each["is_summary"])
+    output = output_of(
+        own, "sessions", "compact", "--session", "talk", *small, "--summary", "-", input="They asked why.\n"
+    )
+    assert output.startswith("Compacted: ")
+    messages = json_of(own, "sessions", "show", "--session", "talk")["messages"]
+    assert any("They asked why." in json.dumps(message["content"]) for message in messages if message["is_summary"])
 
 
-def test_where_nothing_would_get_smaller_a_plan_says_so(place: Place) -> None:
-    assert "nothing would get smaller" in shown(place, "sessions", "compact", "--session", "talk", "--plan")
+def test_a_plan_states_that_no_reduction_is_possible(setup: Setup) -> None:
+    assert "no reduction possible" in output_of(setup, "sessions", "compact", "--session", "talk", "--plan")
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
 
 
-def test_a_call_that_is_not_there_is_refused_with_those_that_are_and_the_run_goes_on_waiting(own: Place) -> None:
-    says = refused(own, "runs", "resume", "--run", own.run, "--allow", "third")
-    assert says.endswith("has no call 'third'; open are: first, second")
-    assert told(own, "runs", "show", "--run", own.run)["run"]["status"] == "waiting"
+def test_an_unknown_call_is_refused_with_the_open_calls_and_the_run_keeps_waiting(own: Setup) -> None:
+    message = error_of(own, "runs", "resume", "--run", own.run, "--allow", "third")
+    assert message.endswith("has no tool call 'third'; open calls: first, second")
+    assert json_of(own, "runs", "show", "--run", own.run)["run"]["status"] == "waiting"
 
 
-def test_several_calls_are_allowed_at_once(own: Place) -> None:
-    said = shown(own, "runs", "resume", "--run", own.run, "--allow", "first", "--allow", "second")
-    assert said == f"Run {own.run} can be claimed.\n"
-    calls = told(own, "runs", "show", "--run", own.run)["tool_calls"]
-    assert [each["status"] for each in calls] == ["ready", "ready"]
+def test_several_calls_are_approved_at_once(own: Setup) -> None:
+    output = output_of(own, "runs", "resume", "--run", own.run, "--allow", "first", "--allow", "second")
+    assert output == f"Run {own.run} can be claimed.\n"
+    calls = json_of(own, "runs", "show", "--run", own.run)["tool_calls"]
+    assert [call["status"] for call in calls] == ["ready", "ready"]
 
 
-def test_a_run_that_is_cancelled_twice_is_cancelled(own: Place) -> None:
+def test_cancelling_a_run_twice_is_harmless(own: Setup) -> None:
     for _ in range(2):
-        assert shown(own, "runs", "cancel", "--run", own.run, "--reason", "ä") == (
+        assert output_of(own, "runs", "cancel", "--run", own.run, "--reason", "ä") == (
             f"Run {own.run} is cancelled at step 0.\n"
         )
-    assert told(own, "runs", "list")["runs"][0]["error"] == "ä"
+    assert json_of(own, "runs", "list")["runs"][0]["error"] == "ä"
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints
@@ -243,59 +245,57 @@ def test_a_run_that_is_cancelled_twice_is_cancelled(own: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "asks"),
     [
-        ([], "Remove all but the newest 1 checkpoints of every namespace of thread one of acme?"),
-        (["--keep", "0"], "Remove everything of thread one of acme?"),
+        ([], "Remove all but the newest 1 checkpoints of every namespace of thread one of tenant acme?"),
+        (["--keep", "0"], "Remove all checkpoints of thread one of tenant acme?"),
         (
             ["--keep", "3", "--thread", "two"],
-            "all but the newest 3 checkpoints of every namespace of 2 threads of acme?",
+            "all but the newest 3 checkpoints of every namespace of 2 threads of tenant acme?",
         ),
     ],
-    ids=["one", "everything", "two threads"],
+    ids=["one", "all", "two threads"],
 )
-def test_pruning_asks_what_it_would_do_and_takes_no_for_an_answer(
-    place: Place, options: Sequence[str], asks: str
-) -> None:
-    done = call(place, "checkpoints", "prune", "--thread", "one", *options, input="n\n")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert asks in done.stderr
-    assert len(told(place, "checkpoints", "list")["checkpoints"]) == 4
+def test_pruning_asks_for_confirmation(setup: Setup, options: Sequence[str], asks: str) -> None:
+    result = call(setup, "checkpoints", "prune", "--thread", "one", *options, input="n\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert asks in result.stderr
+    assert len(json_of(setup, "checkpoints", "list")["checkpoints"]) == 4
 
 
-def test_whatever_is_young_enough_stays(own: Place) -> None:
+def test_young_checkpoints_are_not_pruned(own: Setup) -> None:
     prune = ("checkpoints", "prune", "--thread", "one", "--thread", "two", "--keep", "0", "--yes")
-    assert shown(own, *prune, "--days", "1") == "0 checkpoints of 2 threads removed.\n"
-    assert shown(own, *prune) == "4 checkpoints of 2 threads removed.\n"
+    assert output_of(own, *prune, "--days", "1") == "0 checkpoints of 2 threads removed.\n"
+    assert output_of(own, *prune) == "4 checkpoints of 2 threads removed.\n"
 
 
-def test_a_list_goes_on_where_the_page_before_ended(place: Place) -> None:
+def test_a_list_continues_after_the_previous_page(setup: Setup) -> None:
     seen: list[str] = []
-    page = told(place, "checkpoints", "list", "--limit", "3")
-    seen += [each["id"] for each in page["checkpoints"]]
-    assert f"There are more: --cursor {page['next']}" in shown(place, "checkpoints", "list", "--limit", "3")
-    page = told(place, "checkpoints", "list", "--limit", "3", "--cursor", page["next"])
-    seen += [each["id"] for each in page["checkpoints"]]
+    page = json_of(setup, "checkpoints", "list", "--limit", "3")
+    seen += [checkpoint["id"] for checkpoint in page["checkpoints"]]
+    assert f"More checkpoints: --cursor {page['next']}" in output_of(setup, "checkpoints", "list", "--limit", "3")
+    page = json_of(setup, "checkpoints", "list", "--limit", "3", "--cursor", page["next"])
+    seen += [checkpoint["id"] for checkpoint in page["checkpoints"]]
     assert (sorted(seen), page["next"]) == (["one-1", "one-2", "two-1", "two-2"], None)
 
 
 # -------------------------------------------------------------------------------------------------------------- schema
 
 
-def test_a_schema_that_is_up_to_date_is_left_alone(place: Place) -> None:
-    assert shown(place, "migrate", "up") == "The schema is up to date.\n"
-    assert told(place, "migrate", "up") == {"migrations": []}
-    assert all(each["applied"] for each in told(place, "migrate", "status")["migrations"])
+def test_migrating_a_current_schema_changes_nothing(setup: Setup) -> None:
+    assert output_of(setup, "migrate", "up") == "The schema is up to date.\n"
+    assert json_of(setup, "migrate", "up") == {"migrations": []}
+    assert all(migration["applied"] for migration in json_of(setup, "migrate", "status")["migrations"])
 
 
-def test_going_down_to_where_it_is_asks_nothing_and_undoes_nothing(place: Place) -> None:
-    newest = str(max(each["version"] for each in told(place, "migrate", "status")["migrations"]))
-    assert shown(place, "migrate", "down", "--to", newest) == "There is nothing to undo.\n"
+def test_migrating_down_to_the_current_version_asks_and_changes_nothing(setup: Setup) -> None:
+    newest = str(max(migration["version"] for migration in json_of(setup, "migrate", "status")["migrations"]))
+    assert output_of(setup, "migrate", "down", "--to", newest) == "No migration to revert.\n"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ["sessions", "list"],
-        ["sessions", "show", "--session", NOBODY],
+        ["sessions", "show", "--session", MISSING_ID],
         ["runs", "list"],
         ["checkpoints", "list"],
         ["workspace", "list"],
@@ -310,25 +310,25 @@ def test_going_down_to_where_it_is_asks_nothing_and_undoes_nothing(place: Place)
     ],
     ids=" ".join,
 )
-def test_a_database_that_is_not_there_is_not_made(
+def test_a_missing_database_is_not_created(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(root, [*arguments, "--database", "typo.db", "--tenant", "acme"])
-    assert done.exit_code == 1
-    assert one_line(done.stderr).startswith("Error: there is no database typo.db: ")
+    result = CliRunner().invoke(root, [*arguments, "--database", "typo.db", "--tenant", "acme"])
+    assert result.exit_code == 1
+    assert one_line(result.stderr).startswith("Error: database typo.db does not exist: ")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["migrate", "status"], ["migrate", "down", "--yes"], ["keys", "revoke", "--id", NOBODY]],
+    [["migrate", "status"], ["migrate", "down", "--yes"], ["keys", "revoke", "--id", MISSING_ID]],
     ids=" ".join,
 )
-def test_nor_by_those_who_ask_for_no_tenant(
+def test_a_missing_database_is_not_created_by_commands_without_a_tenant(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(root, [*arguments, "--database", "sqlite:///typo.db"])
-    assert one_line(done.stderr).startswith("Error: there is no database typo.db: ")
+    result = CliRunner().invoke(root, [*arguments, "--database", "sqlite:///typo.db"])
+    assert one_line(result.stderr).startswith("Error: database typo.db does not exist: ")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Whatever is stored, no command hands a terminal anything but text."""
+"""No command prints control characters of stored text."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.workspaces.fingerprints import put
 
 HOSTILE = "h\x1b]0;title\x07\x1b[2J\r\x9b31m\u202edrow\u2066\u2028\x85\tname\nFORGED line"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What must not be printed: everything that steers a terminal, except ends of lines and tabs."""
-NOT_WALKED = {
-    "serve": "prints where it listens, and nothing that is stored",
-    "worker": "prints who it is, and nothing that is stored",
-    "sim": "makes a database of its own",
-    "import langgraph": "needs langgraph; what it prints of threads goes through a table",
-    "migrate distribute": "needs a cluster",
-    "secrets new-key": "prints a key, and nothing that is stored",
-    "secrets rotate": "needs a table with secrets; test_cli_secrets.py has one",
+"""Characters that must not be printed: everything that a terminal interprets, except newlines and tabs."""
+NOT_COVERED = {
+    "serve": "prints its address, and no stored text",
+    "worker": "prints its name, and no stored text",
+    "sim": "uses a database of its own",
+    "import langgraph": "requires langgraph; it prints threads in a table",
+    "migrate distribute": "requires a cluster",
+    "secrets new-key": "prints a key, and no stored text",
+    "secrets rotate": "requires a table with secrets; covered by test_cli_secrets.py",
 }
 
 
-class Place(NamedTuple):
-    """What is in the database, by its ids."""
+class Setup(NamedTuple):
+    """The ids of the objects in the database."""
 
     folder: Path
     session: str
@@ -43,20 +43,20 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A folder with a database in which every text is hostile, the names of files too."""
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+    """A directory with a database in which every text, including the names of files, contains control characters."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "agents.db")
     monkeypatch.setenv("HOLDFAST_TENANT", HOSTILE)
     with Holdfast("agents.db") as hf:
-        there = hf.tenant(HOSTILE)
-        session = there.sessions.create(key=HOSTILE, user=HOSTILE, agent=HOSTILE, metadata={HOSTILE: HOSTILE})
-        there.messages.append_many(
+        tenant = hf.tenant(HOSTILE)
+        session = tenant.sessions.create(key=HOSTILE, user=HOSTILE, agent=HOSTILE, metadata={HOSTILE: HOSTILE})
+        tenant.messages.append_many(
             session.id, [NewMessage(role="user", content=f"word {HOSTILE} {number}") for number in range(12)]
         )
-        there.branches.fork(session.id, label=HOSTILE)
-        run = there.runs.start(session.id, agent=HOSTILE, metadata={HOSTILE: HOSTILE})
-        claimed = there.leases.claim(HOSTILE, run_id=run.id)
+        tenant.branches.fork(session.id, label=HOSTILE)
+        run = tenant.runs.start(session.id, agent=HOSTILE, metadata={HOSTILE: HOSTILE})
+        claimed = tenant.leases.claim(HOSTILE, run_id=run.id)
         assert claimed is not None
         snapshots = []
         for step, content in ((1, b"one\n"), (2, HOSTILE.encode() + b"\n")):
@@ -64,8 +64,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
             put(tmp_path / "tree", f"only {step} {HOSTILE}", content)
             if step == 2:
                 (tmp_path / "tree" / f"only 1 {HOSTILE}").unlink()
-            snapshots.append(there.workspaces.capture(run.id, tmp_path / "tree", step=step).snapshot.id)
-            there.runs.step(
+            snapshots.append(tenant.workspaces.capture(run.id, tmp_path / "tree", step=step).snapshot.id)
+            tenant.runs.step(
                 run.id,
                 epoch=claimed.epoch,
                 iteration=step,
@@ -74,18 +74,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
                 snapshot=snapshots[-1],
                 last_tool_result=HOSTILE,
             )
-        there.leases.release(run.id, epoch=claimed.epoch)
+        tenant.leases.release(run.id, epoch=claimed.epoch)
         for id in ("1", f"2 {HOSTILE}"):
             written = state([f"{id} {HOSTILE}"], {f"{id} {HOSTILE}": HOSTILE})
-            there.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
-        hold = there.retention.hold(HOSTILE).id
+            tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
+        hold = tenant.retention.hold(HOSTILE).id
         key = hf.api_keys.create(f"hf_{'a1' * 24}", name=HOSTILE, scopes=["read"], tenant=HOSTILE).id
-    return Place(tmp_path, session.id, run.id, key, hold, snapshots)
+    return Setup(tmp_path, session.id, run.id, key, hold, snapshots)
 
 
-def walk(place: Place) -> Iterator[list[str]]:
-    """Every command with arguments that make it print as much as it can; those that remove something come last."""
-    run, session, tree = ["--run", place.run], ["--session", place.session], str(place.folder / "tree")
+def walk(setup: Setup) -> Iterator[list[str]]:
+    """Yield every command with arguments that make it print as much as possible; commands that delete come last."""
+    run, session, tree = ["--run", setup.run], ["--session", setup.session], str(setup.folder / "tree")
     thread = ["--thread", HOSTILE, "--user", HOSTILE]
     yield ["version"]
     yield ["completion", "--shell", "bash"]
@@ -123,48 +123,50 @@ def walk(place: Place) -> Iterator[list[str]]:
     yield ["import", "bundle", "--from", f"b{HOSTILE}", "--as", f"other {HOSTILE}"]
     yield ["import", "bundle", "--from", f"b{HOSTILE}", "--check"]
     yield ["checkpoints", "prune", *thread, "--keep", "0", "--yes"]
-    yield ["retention", "release", "--hold", place.hold, "--reason", HOSTILE]
-    yield ["keys", "revoke", "--id", place.key]
+    yield ["retention", "release", "--hold", setup.hold, "--reason", HOSTILE]
+    yield ["keys", "revoke", "--id", setup.key]
     yield ["sessions", "prune", "--idle-days", "0", "--archive-days", "0", "--yes"]
     yield ["migrate", "print", "--engine", "sqlite"]
     yield ["migrate", "adopt"]
     yield ["migrate", "down", "--to", "1", "--yes"]
 
 
-def test_no_command_prints_what_steers_a_terminal(place: Place) -> None:
+def test_no_command_prints_control_characters(setup: Setup) -> None:
     walked: set[str] = set()
-    said: dict[str, str] = {}
-    for arguments in walk(place):
-        name = " ".join(takewhile_words(arguments))
+    outputs: dict[str, str] = {}
+    for arguments in walk(setup):
+        name = " ".join(command_words(arguments))
         as_json = [] if name in ("version", "completion", "migrate print") else ["--json"]
         for more in ([], as_json) if as_json else ([],):
-            done = CliRunner().invoke(root, [*arguments, *more])
-            output = done.stdout + done.stderr
+            result = CliRunner().invoke(root, [*arguments, *more])
+            output = result.stdout + result.stderr
             assert RAW.findall(output) == [], (arguments, output)
             assert "\nFORGED" not in output, (arguments, output)
-            assert done.exception is None or isinstance(done.exception, SystemExit), (arguments, done.exception)
-            said.setdefault(name, "")
-            said[name] += output
+            assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)
+            outputs.setdefault(name, "")
+            outputs[name] += output
         walked.add(name)
-    every = {" ".join(path) for path, each in commands(root) if not isinstance(each, click.Group)}
-    assert every - walked == set(NOT_WALKED)
+    every = {" ".join(path) for path, entry in commands(root) if not isinstance(entry, click.Group)}
+    assert every - walked == set(NOT_COVERED)
     for name in ("sessions list", "runs show", "keys list", "retention holds", "checkpoints diff", "workspace diff"):
-        assert "FORGED" in said[name], "what is stored is shown"
+        assert "FORGED" in outputs[name], "the stored text is printed"
 
 
-def takewhile_words(arguments: list[str]) -> list[str]:
-    """The words of a command, without its arguments."""
+def command_words(arguments: list[str]) -> list[str]:
+    """Return the words of a command without its arguments."""
     return arguments[:1] if arguments[0] in ("version", "completion", "doctor", "export") else arguments[:2]
 
 
-def test_an_error_about_stored_text_is_one_line_of_text(place: Place) -> None:
-    done = CliRunner().invoke(root, ["sessions", "show", "--session", f"none {HOSTILE}"])
-    assert done.exit_code == 1
-    assert RAW.findall(done.stderr) == []
-    assert len(done.stderr.strip().split("\n")) == 1
+def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:
+    result = CliRunner().invoke(root, ["sessions", "show", "--session", f"none {HOSTILE}"])
+    assert result.exit_code == 1
+    assert RAW.findall(result.stderr) == []
+    assert len(result.stderr.strip().split("\n")) == 1
 
 
-def test_commands_print_through_one_place_only() -> None:
+def test_only_the_output_module_prints() -> None:
     folder = Path(__file__).parents[2] / "src" / "holdfast" / "cli"
-    found = [file.name for file in folder.glob("*.py") if re.search(r"click\.s?echo|\bprint\(", file.read_text())]
-    assert found == ["output.py"]
+    printing_modules = [
+        file.name for file in folder.glob("*.py") if re.search(r"click\.s?echo|\bprint\(", file.read_text())
+    ]
+    assert printing_modules == ["output.py"]

@@ -1,4 +1,4 @@
-"""Keys from the command line, and the shell that finishes what one types."""
+"""``holdfast keys`` and shell completion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def database(tmp_path: Path) -> str:
     return str(tmp_path / "agents.db")
 
 
-def test_a_key_is_shown_once_and_is_good_for_what_was_said(database: str) -> None:
+def test_a_key_is_shown_once_and_has_the_requested_scopes(database: str) -> None:
     made = run(
         "keys",
         "create",
@@ -55,11 +55,11 @@ def test_a_key_is_shown_once_and_is_good_for_what_was_said(database: str) -> Non
     assert not KEY.findall(listed.output)
 
 
-def test_a_revoked_key_lets_nobody_in(database: str) -> None:
+def test_a_revoked_key_is_rejected(database: str) -> None:
     made = json.loads(run("keys", "create", "--database", database, "--name", "ci", "--json").output)
     assert (made["kept"]["tenant"], made["kept"]["scopes"]) == ("", ["read", "write"])
-    done = run("keys", "revoke", "--database", database, "--id", made["kept"]["id"])
-    assert "lets nobody in" in done.output
+    result = run("keys", "revoke", "--database", database, "--id", made["kept"]["id"])
+    assert "is revoked" in result.output
     with Holdfast(database) as hf, pytest.raises(Forbidden, match="revoked"):
         hf.api_keys.verify(made["key"])
     assert "revoked" in run("keys", "list", "--database", database).output
@@ -69,13 +69,13 @@ def test_a_revoked_key_lets_nobody_in(database: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["create", "--name", "x", "--scope", "everything"], "there is no scope"),
+        (["create", "--name", "x", "--scope", "everything"], "everything"),
         (["create", "--name", ""], "must not be empty"),
-        (["revoke", "--id", "00000000-0000-7000-8000-000000000000"], "there is no API key"),
+        (["revoke", "--id", "00000000-0000-7000-8000-000000000000"], "00000000-0000-7000-8000-000000000000"),
         (["revoke", "--id", "x"], "must be a UUID"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(arguments: list[str], says: str, database: str) -> None:
+def test_errors_are_one_line(arguments: list[str], says: str, database: str) -> None:
     Holdfast(database).close()
     failed = run("keys", arguments[0], "--database", database, *arguments[1:])
     assert failed.exit_code == 1
@@ -84,7 +84,7 @@ def test_what_cannot_be_done_is_one_line(arguments: list[str], says: str, databa
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_what_makes_a_shell_finish_commands_is_understood_by_it(shell: str, tmp_path: Path) -> None:
+def test_the_completion_script_is_valid(shell: str, tmp_path: Path) -> None:
     printed = run("completion", "--shell", shell)
     assert printed.exit_code == 0
     assert "_HOLDFAST_COMPLETE" in printed.output
@@ -94,10 +94,10 @@ def test_what_makes_a_shell_finish_commands_is_understood_by_it(shell: str, tmp_
         subprocess.run([program, "-n", str(tmp_path / "script")], check=True, timeout=30)
 
 
-def test_commands_and_options_are_finished() -> None:
+def test_commands_and_options_are_completed() -> None:
     environment = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast keys cr", "COMP_CWORD": "2"}
     with pytest.MonkeyPatch.context() as patched:
         for name, value in environment.items():
             patched.setenv(name, value)
-        found = CliRunner().invoke(root, [], prog_name="holdfast", complete_var="_HOLDFAST_COMPLETE")
-    assert found.output.strip() == "plain,create"
+        result = CliRunner().invoke(root, [], prog_name="holdfast", complete_var="_HOLDFAST_COMPLETE")
+    assert result.output.strip() == "plain,create"

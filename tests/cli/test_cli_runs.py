@@ -1,4 +1,4 @@
-"""``holdfast runs``, as the process a person starts."""
+"""``holdfast runs``, as a process."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcom
 from tests.api.process import command, one_line
 
 HERE = {"HOLDFAST_DATABASE_URL": "agents.db", "HOLDFAST_TENANT": "acme"}
-NOBODY = "01900000-0000-7000-8000-000000000000"
+MISSING_ID = "01900000-0000-7000-8000-000000000000"
 
 
-class Place(NamedTuple):
-    """A folder with a file in which runs are in every state a person would look for."""
+class Setup(NamedTuple):
+    """A directory with a database whose runs are in different states."""
 
     folder: Path
     session: str
-    done: str
+    completed: str
     held: str
     failed: str
     child: str
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def setup(tmp_path: Path) -> Setup:
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create(key="support:42", agent="helper")
-        done = finished(acme, session.id)
+        completed = completed_run(acme, session.id)
         failed = acme.runs.start(session.id, agent="other")
         epoch = claim(acme, failed.id, "w1")
         acme.runs.fail(failed.id, epoch=epoch, error="the model [bold]said[/bold] no")
-        held, child = waiting(acme, session.id)
-    return Place(tmp_path, session.id, done, held, failed.id, child)
+        held, child = waiting_run(acme, session.id)
+    return Setup(tmp_path, session.id, completed, held, failed.id, child)
 
 
 def claim(acme: TenantHandle, run_id: str, holder: str) -> int:
-    """Take a run; the epoch to write with."""
+    """Claim a run and return its epoch."""
     run = acme.leases.claim(holder, run_id=run_id)
     assert run is not None
     return run.epoch
 
 
-def finished(acme: TenantHandle, session_id: str) -> str:
-    """Two steps, one with two tool calls of which one failed, and an end."""
+def completed_run(acme: TenantHandle, session_id: str) -> str:
+    """Create a completed run of two steps, one of which has a successful and a failed tool call."""
     run = acme.runs.start(session_id)
     epoch = claim(acme, run.id, "w1")
     calls = [
@@ -70,8 +70,8 @@ def finished(acme: TenantHandle, session_id: str) -> str:
     return run.id
 
 
-def waiting(acme: TenantHandle, session_id: str) -> tuple[str, str]:
-    """A run that waits for a person, and the one it has started."""
+def waiting_run(acme: TenantHandle, session_id: str) -> tuple[str, str]:
+    """Create a run that waits for a person, and a child run."""
     run = acme.runs.start(session_id)
     epoch = claim(acme, run.id, "w2")
     call = NewToolCall(id="pay", tool_name="pay", tool_input={"euro": 12}, safety="ask", hold=True)
@@ -81,113 +81,120 @@ def waiting(acme: TenantHandle, session_id: str) -> tuple[str, str]:
     return run.id, child.id
 
 
-def told(place: Place, *arguments: str) -> Any:
-    done = command("runs", *arguments, "--json", cwd=place.folder, **HERE)
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+def json_of(setup: Setup, *arguments: str) -> Any:
+    result = command("runs", *arguments, "--json", cwd=setup.folder, **HERE)
+    assert (result.returncode, result.stderr) == (0, "")
+    return json.loads(result.stdout)
 
 
-def shown(place: Place, *arguments: str) -> str:
-    done = command("runs", *arguments, cwd=place.folder, COLUMNS="200", **HERE)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def output_of(setup: Setup, *arguments: str) -> str:
+    result = command("runs", *arguments, cwd=setup.folder, COLUMNS="200", **HERE)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
-def refused(place: Place, *arguments: str) -> str:
-    done = command("runs", *arguments, cwd=place.folder, **HERE)
-    assert (done.returncode, done.stdout) == (1, "")
-    return one_line(done.stderr)
+def error_of(setup: Setup, *arguments: str) -> str:
+    result = command("runs", *arguments, cwd=setup.folder, **HERE)
+    assert (result.returncode, result.stdout) == (1, "")
+    return one_line(result.stderr)
 
 
-def test_runs_are_listed_the_one_started_last_first(place: Place) -> None:
-    assert [each["id"] for each in told(place, "list")["runs"]] == [place.child, place.held, place.failed, place.done]
-    assert [each["id"] for each in told(place, "list", "--status", "failed")["runs"]] == [place.failed]
-    assert [each["id"] for each in told(place, "list", "--agent", "clerk")["runs"]] == [place.child]
-    assert told(place, "list", "--session", NOBODY)["runs"] == []
-    first = told(place, "list", "--limit", "1")
+def test_runs_are_listed_the_most_recently_started_first(setup: Setup) -> None:
+    assert [run["id"] for run in json_of(setup, "list")["runs"]] == [
+        setup.child,
+        setup.held,
+        setup.failed,
+        setup.completed,
+    ]
+    assert [run["id"] for run in json_of(setup, "list", "--status", "failed")["runs"]] == [setup.failed]
+    assert [run["id"] for run in json_of(setup, "list", "--agent", "clerk")["runs"]] == [setup.child]
+    assert json_of(setup, "list", "--session", MISSING_ID)["runs"] == []
+    first = json_of(setup, "list", "--limit", "1")
     assert (len(first["runs"]), bool(first["next"])) == (1, True)
 
 
-def test_the_list_says_why_a_run_is_where_it_is(place: Place) -> None:
-    table = shown(place, "list")
+def test_the_list_explains_the_status_of_each_run(setup: Setup) -> None:
+    table = output_of(setup, "list")
     assert "end_turn" in table
-    assert "error: the model [bold]said[/bold] no" in table, "what a model says is never markup"
-    assert "until it is resumed" in table
+    assert "error: the model [bold]said[/bold] no" in table, "the output of a model is not interpreted as markup"
+    assert "until resumed" in table
 
 
-def test_a_run_that_is_held_names_its_holder_and_one_that_is_paused_its_time(place: Place) -> None:
+def test_a_held_run_names_its_holder_and_a_paused_run_its_time(setup: Setup) -> None:
     later = datetime.now(UTC) + timedelta(days=3)
-    with Holdfast(str(place.folder / "agents.db")) as hf:
+    with Holdfast(str(setup.folder / "agents.db")) as hf:
         acme = hf.tenant("acme")
-        paused = acme.runs.start(place.session)
+        paused = acme.runs.start(setup.session)
         epoch = claim(acme, paused.id, "w3")
         acme.runs.pause(paused.id, epoch=epoch, until=later)
-        running = acme.runs.start(place.session)
+        running = acme.runs.start(setup.session)
         claim(acme, running.id, "machine-7")
-    table = shown(place, "list")
+    table = output_of(setup, "list")
     assert "held by machine-7 until" in table
     assert f"until {later:%Y-%m-%d %H:%M:%S}" in table
 
 
-def test_a_run_is_shown_with_its_steps_on_a_time_line(place: Place) -> None:
-    there = told(place, "show", "--run", place.done)
-    assert (there["run"]["status"], there["run"]["iteration"]) == ("completed", 2)
-    assert [each["iteration"] for each in there["steps"]] == [1, 2]
-    assert [(each["id"], each["status"]) for each in there["tool_calls"]] == [
+def test_a_run_is_shown_with_a_timeline_of_its_steps(setup: Setup) -> None:
+    document = json_of(setup, "show", "--run", setup.completed)
+    assert (document["run"]["status"], document["run"]["iteration"]) == ("completed", 2)
+    assert [step["iteration"] for step in document["steps"]] == [1, 2]
+    assert [(tool_call["id"], tool_call["status"]) for tool_call in document["tool_calls"]] == [
         ("look_up", "finished"),
         ("write", "failed"),
     ]
-    table = shown(place, "show", "--run", place.done)
+    table = output_of(setup, "show", "--run", setup.completed)
     assert "completed at step 2; 1,000 tokens in, 200 out" in table
     assert "✓ look_up" in table
     assert "✗ write" in table
     assert "1-2" in table, "the messages of the first step"
-    assert "the answer is 42 [red]" in table, "in one line, and never markup"
-    assert "Tool calls that no step" not in table
+    assert "the answer is 42 [red]" in table, "on one line, and not as markup"
+    assert "Open tool calls" not in table
 
 
-def test_only_the_last_steps_are_shown_if_told_so(place: Place) -> None:
-    assert [each["iteration"] for each in told(place, "show", "--run", place.done, "--last", "1")["steps"]] == [2]
+def test_last_limits_the_number_of_steps(setup: Setup) -> None:
+    assert [step["iteration"] for step in json_of(setup, "show", "--run", setup.completed, "--last", "1")["steps"]] == [
+        2
+    ]
 
 
-def test_open_calls_and_the_runs_below_are_shown(place: Place) -> None:
-    table = shown(place, "show", "--run", place.held)
-    assert "Tool calls that no step has taken in" in table
+def test_open_calls_and_child_runs_are_shown(setup: Setup) -> None:
+    table = output_of(setup, "show", "--run", setup.held)
+    assert "Open tool calls" in table
     assert '{"euro":12}' in table
     assert "held" in table
-    assert "Runs it has started" in table
-    assert place.child in table
-    assert f"started by run {place.held}, call pay" in shown(place, "show", "--run", place.child)
+    assert "Child runs" in table
+    assert setup.child in table
+    assert f"started by run {setup.held}, call pay" in output_of(setup, "show", "--run", setup.child)
 
 
-def test_a_failed_run_is_resumed(place: Place) -> None:
-    assert "can be claimed" in shown(place, "resume", "--run", place.failed)
-    assert told(place, "show", "--run", place.failed)["run"]["status"] == "pending"
-    assert told(place, "resume", "--run", place.failed)["run"]["status"] == "pending", "again is fine"
+def test_a_failed_run_is_resumed(setup: Setup) -> None:
+    assert "can be claimed" in output_of(setup, "resume", "--run", setup.failed)
+    assert json_of(setup, "show", "--run", setup.failed)["run"]["status"] == "pending"
+    assert json_of(setup, "resume", "--run", setup.failed)["run"]["status"] == "pending", "again is fine"
 
 
-def test_a_call_that_waits_is_allowed_on_the_way(place: Place) -> None:
-    assert "has no call 'no'; open are: pay" in refused(place, "resume", "--run", place.held, "--allow", "no")
-    assert told(place, "show", "--run", place.held)["run"]["status"] == "waiting", "nothing was done by halves"
-    told(place, "resume", "--run", place.held, "--allow", "pay")
-    there = told(place, "show", "--run", place.held)
-    assert (there["run"]["status"], there["tool_calls"][0]["status"]) == ("pending", "ready")
+def test_a_waiting_call_is_approved_when_its_run_is_resumed(setup: Setup) -> None:
+    assert "has no tool call 'no'; open calls: pay" in error_of(setup, "resume", "--run", setup.held, "--allow", "no")
+    assert json_of(setup, "show", "--run", setup.held)["run"]["status"] == "waiting", "nothing was changed"
+    json_of(setup, "resume", "--run", setup.held, "--allow", "pay")
+    document = json_of(setup, "show", "--run", setup.held)
+    assert (document["run"]["status"], document["tool_calls"][0]["status"]) == ("pending", "ready")
 
 
-def test_what_is_completed_is_not_resumed(place: Place) -> None:
-    assert "is completed" in refused(place, "resume", "--run", place.done)
+def test_a_completed_run_is_not_resumed(setup: Setup) -> None:
+    assert "is completed" in error_of(setup, "resume", "--run", setup.completed)
 
 
-def test_a_run_is_cancelled_with_all_that_it_has_started(place: Place) -> None:
-    assert "is cancelled at step 0" in shown(place, "cancel", "--run", place.held, "--reason", "no longer wanted")
-    there = told(place, "show", "--run", place.held)
-    assert (there["run"]["status"], there["run"]["error"]) == ("cancelled", "no longer wanted")
-    assert there["below"][0]["status"] == "cancelled"
-    assert "⊘ pay" in shown(place, "show", "--run", place.held)
-    assert "is completed" in refused(place, "cancel", "--run", place.done)
+def test_a_run_is_cancelled_with_its_child_runs(setup: Setup) -> None:
+    assert "is cancelled at step 0" in output_of(setup, "cancel", "--run", setup.held, "--reason", "no longer wanted")
+    document = json_of(setup, "show", "--run", setup.held)
+    assert (document["run"]["status"], document["run"]["error"]) == ("cancelled", "no longer wanted")
+    assert document["below"][0]["status"] == "cancelled"
+    assert "⊘ pay" in output_of(setup, "show", "--run", setup.held)
+    assert "is completed" in error_of(setup, "cancel", "--run", setup.completed)
 
 
-def test_a_run_that_is_not_there_is_one_line(place: Place) -> None:
+def test_a_missing_run_is_a_one_line_error(setup: Setup) -> None:
     for verb in ("show", "resume", "cancel"):
-        assert f"there is no run {NOBODY} here" in refused(place, verb, "--run", NOBODY)
-    assert "not-an-id" in refused(place, "show", "--run", "not-an-id")
+        assert MISSING_ID in error_of(setup, verb, "--run", MISSING_ID)
+    assert "not-an-id" in error_of(setup, "show", "--run", "not-an-id")

@@ -1,4 +1,4 @@
-"""How commands put things to people: sizes, spans, paths, values and differences, each in a few words."""
+"""How commands format sizes, durations, paths, values and differences for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.cli import checkpoints, importing, runs, sessions, sim, workspace
+from holdfast.cli import checkpoints, imports, runs, sessions, sim, workspace
 from holdfast.cli.database import describe
 from holdfast.cli.graph_values import Channel
 from holdfast.cli.output import print_json, print_table, printable, shorten
@@ -39,14 +39,14 @@ STEP = Step("r", 1, 1, {}, None, None, None, 10, 5, None, NOW + timedelta(second
 
 
 def printed(print_it: Callable[..., None], *arguments: Any) -> str:
-    """What a function prints."""
+    """Return the output of a function."""
 
     @click.command()
     def command() -> None:
         print_it(*arguments)
 
-    done = CliRunner().invoke(command, env={"COLUMNS": "100"}, catch_exceptions=False)
-    return done.output
+    result = CliRunner().invoke(command, env={"COLUMNS": "100"}, catch_exceptions=False)
+    return result.output
 
 
 # ------------------------------------------------------------------------------------------------------- texts and tables
@@ -69,41 +69,41 @@ def test_a_text_is_shortened_to_one_line(text: str, most: int, line: str) -> Non
 
 @settings(max_examples=50)
 @given(st.text(), st.integers(1, 20))
-def test_what_is_shortened_is_never_longer_than_asked_for(text: str, most: int) -> None:
+def test_a_shortened_text_is_at_most_as_long_as_requested(text: str, most: int) -> None:
     line = shorten(text, most)
     assert len(line) <= most
     assert "\n" not in line
 
 
 @pytest.mark.parametrize("sign", ["\x1b", "\x00", "\x07", "\x08", "\r", "\x7f", "\x80", "\x9b", "\x9d"])
-def test_no_stored_text_tells_the_terminal_what_to_do(sign: str) -> None:
+def test_control_characters_in_stored_text_are_escaped(sign: str) -> None:
     text = f"a{sign}[2Jb"
-    spelled_out = f"a\\x{ord(sign):02x}[2Jb"
-    assert printable(text) == spelled_out
-    assert printable(spelled_out) == spelled_out
-    shown = printed(print_table, text, ["one", "other"], [["x", text]])
-    assert sign not in shown
+    escaped = f"a\\x{ord(sign):02x}[2Jb"
+    assert printable(text) == escaped
+    assert printable(escaped) == escaped
+    output = printed(print_table, text, ["one", "other"], [["x", text]])
+    assert sign not in output
     assert sign not in shorten(text, 99)
     written = printed(print_json, {text: text})
     assert sign not in written
     assert json.loads(written) == {text: text}
 
 
-def test_no_text_in_a_table_looks_like_another_row() -> None:
+def test_line_breaks_in_a_cell_do_not_start_another_row() -> None:
     assert printable("a\n\tb") == "a\n\tb"
     plain = printed(print_table, "T", ["one"], [["abc"]])
-    shown = printed(print_table, "T", ["one"], [["a\nb\u2028c\t"]])
-    assert "a\\nb\\u2028c\\t" in shown
-    assert len(shown.split("\n")) == len(plain.split("\n"))
+    output = printed(print_table, "T", ["one"], [["a\nb\u2028c\t"]])
+    assert "a\\nb\\u2028c\\t" in output
+    assert len(output.split("\n")) == len(plain.split("\n"))
 
 
 @pytest.mark.parametrize("cell", ["[bold]x[/bold]", "[/]", "[link=x]", ":smile:", "\\[x]"])
-def test_a_table_takes_what_is_in_it_as_it_is(cell: str) -> None:
+def test_a_table_does_not_interpret_markup(cell: str) -> None:
     title, table = printed(print_table, cell, ["a column as wide as the title"], [[cell]]).split("\n", 1)
     assert (cell in title, cell in table) == (True, True)
 
 
-def test_an_id_is_folded_in_a_narrow_table_and_not_cut() -> None:
+def test_a_long_value_is_wrapped_and_not_truncated() -> None:
     id = "0123456789" * 15
     table = printed(print_table, "T", ["id"], [[id]])
     assert "".join(table.split()).endswith(id)
@@ -112,14 +112,14 @@ def test_an_id_is_folded_in_a_narrow_table_and_not_cut() -> None:
 IDS = ["0190f3a2-0000-7000-8000-00000000000a", "0190f3a2-0000-7000-8000-00000000000b"]
 
 
-def test_a_row_is_one_line_where_nobody_looks() -> None:
+def test_a_row_is_one_line_if_the_output_is_not_a_terminal() -> None:
     table = printed(print_table, "Runs", ["id", "why", "parent"], [[IDS[0], "because " * 30, IDS[1]]])
     (line,) = [line for line in table.splitlines() if IDS[0] in line]
     assert IDS[1] in line
     assert "because " * 29 in line
 
 
-def test_an_id_is_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_is_not_wrapped_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.cli.output._WIDE", 80)
     columns = ["key", "user", "agent", "messages", "tokens", "used", "id"]
     row = ["support:42", "ada.lovelace", "helper", "1,234", "56,789", "2026-01-02 03:04", IDS[0]]
@@ -128,7 +128,7 @@ def test_an_id_is_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPa
     assert max(map(len, table.splitlines())) <= 80
 
 
-def test_a_table_without_rows_has_its_columns() -> None:
+def test_an_empty_table_has_a_title_and_a_header() -> None:
     table = printed(print_table, "Runs", ["id", "step"], [])
     assert [word in table for word in ("Runs", "id", "step")] == [True, True, True]
 
@@ -139,7 +139,7 @@ def test_json_is_printed_as_one_value(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "expected"),
     [
         ("postgresql://ada@db/agents", "postgresql://db/agents"),
         ("postgresql://a%40b:p%40ss@db:5/agents", "postgresql://db:5/agents"),
@@ -157,11 +157,13 @@ def test_json_is_printed_as_one_value(value: Any) -> None:
         ("../agents.db", "../agents.db"),
     ],
 )
-def test_a_database_is_shown_without_what_is_secret_in_it(url: str, shown: str) -> None:
-    assert describe(url) == shown
+def test_the_description_of_a_database_contains_no_secrets(url: str, expected: str) -> None:
+    assert describe(url) == expected
 
 
-def test_a_file_below_this_folder_is_shown_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_below_the_current_directory_is_described_by_its_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert describe(str(tmp_path / "data" / "agents.db")) == os.path.join("data", "agents.db")
     assert describe(f"{tmp_path}-not/agents.db") == f"{tmp_path}-not/agents.db"
@@ -171,7 +173,7 @@ def test_a_file_below_this_folder_is_shown_from_here(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "expected"),
     [
         (0, "0 B"),
         (1_023, "1023 B"),
@@ -183,28 +185,30 @@ def test_a_file_below_this_folder_is_shown_from_here(tmp_path: Path, monkeypatch
         (5_000 * 1024**4, "5000.0 TiB"),
     ],
 )
-def test_bytes_are_said_as_a_person_would(count: int, said: str) -> None:
-    assert workspace._size(count) == said
+def test_sizes_are_formatted_with_units(count: int, expected: str) -> None:
+    assert workspace._size(count) == expected
 
 
-@pytest.mark.parametrize(("path", "said"), [("a/b", "a/b"), ("ä🙂", "ä🙂"), ("\udcff.txt", "\\udcff.txt"), ("", "")])
-def test_a_path_of_any_bytes_can_be_printed(path: str, said: str) -> None:
-    assert printable(path) == said
+@pytest.mark.parametrize(
+    ("path", "expected"), [("a/b", "a/b"), ("ä🙂", "ä🙂"), ("\udcff.txt", "\\udcff.txt"), ("", "")]
+)
+def test_a_path_that_is_not_unicode_is_escaped(path: str, expected: str) -> None:
+    assert printable(path) == expected
 
 
-def test_everything_in_a_printable_value_can_be_printed() -> None:
+def test_json_values_contain_no_unpaired_surrogates() -> None:
     value = {"\udcff": ["\udcfe", ("x", None, 1.5, True)], "rewind": replace_path("\udcfd")}
-    shown = workspace._as_json(value)
-    json.dumps(shown, ensure_ascii=False).encode()
-    assert shown["\\udcff"] == ["\\udcfe", ["x", None, 1.5, True]]
-    assert shown["rewind"]["path"] == "\\udcfd"
+    document = workspace._as_json(value)
+    json.dumps(document, ensure_ascii=False).encode()
+    assert document["\\udcff"] == ["\\udcfe", ["x", None, 1.5, True]]
+    assert document["rewind"]["path"] == "\\udcfd"
 
 
 def replace_path(path: str | None) -> Rewind:
     return Rewind("i", "r", 3, 1, "rewound", path, None, None, None, 0, 1, NOW, None)
 
 
-def test_a_rewind_without_files_has_no_place_in_the_list() -> None:
+def test_a_rewind_without_files_has_an_empty_path() -> None:
     assert workspace._rewind_row(replace_path(None)) == ["i", "3", "1", "rewound", "2026-01-02 03:04:05", ""]
 
 
@@ -218,23 +222,25 @@ def test_a_rewind_without_files_has_no_place_in_the_list() -> None:
         ("renamed", "o\udcff", "R o\\udcff -> new"),
     ],
 )
-def test_what_happened_to_a_file_is_one_letter(kind: Any, old: str | None, line: str) -> None:
+def test_a_change_of_a_file_is_shown_as_one_letter(kind: Any, old: str | None, line: str) -> None:
     change = TreeChange(kind=kind, path="new", old_path=old, size_before=None, size_after=None, text="")
     assert workspace._line(change) == line
 
 
-@pytest.mark.parametrize(("kept", "said"), [([], "removed"), (["a", "b"], "2 kept for what is ignored in them")])
-def test_what_was_kept_is_only_spoken_of_if_something_was(kept: list[str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("kept", "expected"), [([], "removed"), (["a", "b"], "2 directories kept because of ignored files")]
+)
+def test_kept_directories_are_mentioned_only_if_there_are_any(kept: list[str], expected: str) -> None:
     restored: Any = SimpleNamespace(written=1_234, bytes=2_048, removed=5, kept=kept)
-    assert workspace._done(restored).startswith("1,234 written (2.0 KiB), 5 removed")
-    assert workspace._done(restored).endswith(said)
+    assert workspace._counts(restored).startswith("1,234 written (2.0 KiB), 5 removed")
+    assert workspace._counts(restored).endswith(expected)
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [
         (0, "0 ms"),
         (0.0124, "12 ms"),
@@ -248,12 +254,12 @@ def test_what_was_kept_is_only_spoken_of_if_something_was(kept: list[str], said:
         (-5, "0 ms"),
     ],
 )
-def test_a_span_is_said_as_a_person_would(seconds: float, said: str) -> None:
-    assert runs._span(NOW, NOW + timedelta(seconds=seconds)) == said
+def test_durations_are_formatted_with_units(seconds: float, expected: str) -> None:
+    assert runs._span(NOW, NOW + timedelta(seconds=seconds)) == expected
 
 
 @pytest.mark.parametrize(("since", "until"), [(None, NOW), (NOW, None), (None, None)])
-def test_a_span_without_a_beginning_or_an_end_is_nothing(since: datetime | None, until: datetime | None) -> None:
+def test_a_duration_without_start_or_end_is_empty(since: datetime | None, until: datetime | None) -> None:
     assert runs._span(since, until) == ""
 
 
@@ -263,7 +269,7 @@ def test_a_span_without_a_beginning_or_an_end_is_nothing(since: datetime | None,
         ({}, ""),
         ({"status": "running", "holder": "w1", "lease_until": NOW}, "held by w1 until 03:04:05"),
         ({"status": "paused", "pause_until": NOW}, "until 2026-01-02 03:04:05"),
-        ({"status": "waiting", "error": "old"}, "until it is resumed"),
+        ({"status": "waiting", "error": "old"}, "until resumed"),
         ({"status": "completed", "stop_reason": "end_turn"}, "end_turn"),
         ({"status": "failed", "stop_reason": "error", "error": "it\nbroke"}, "error: it broke"),
         ({"status": "failed", "error": "x" * 99}, "x" * 47 + "…"),
@@ -271,16 +277,16 @@ def test_a_span_without_a_beginning_or_an_end_is_nothing(since: datetime | None,
     ],
     ids=["pending", "running", "paused", "waiting", "completed", "failed", "a long error", "no reason"],
 )
-def test_a_run_says_why_it_is_where_it_is(changes: dict[str, Any], why: str) -> None:
-    assert runs._why(replace(RUN, **changes)) == why
+def test_the_status_of_a_run_is_explained(changes: dict[str, Any], why: str) -> None:
+    assert runs._reason(replace(RUN, **changes)) == why
 
 
-def test_a_run_that_was_started_by_another_says_by_which_call() -> None:
+def test_a_child_run_names_the_call_that_started_it() -> None:
     assert "started by run p, call c" in runs._about(replace(RUN, parent_run_id="p", parent_call_id="c"))
     assert "started by run p, call -" in runs._about(replace(RUN, parent_run_id="p"))
 
 
-def test_a_run_of_no_agent_says_so() -> None:
+def test_a_run_without_an_agent() -> None:
     first, second = runs._about(replace(RUN, agent=""))
     assert first == "Run r of no agent in session s"
     assert second == "pending at step 2; 1,000 tokens in, 234 out; epoch 3, attempt 1 of 5"
@@ -295,13 +301,13 @@ def test_a_run_of_no_agent_says_so() -> None:
     ],
     ids=["nothing yet", "a step", "its end"],
 )
-def test_a_run_has_taken_until_its_end_or_its_last_step(changes: dict[str, Any], took: str) -> None:
+def test_the_duration_of_a_run_lasts_until_its_end_or_its_last_step(changes: dict[str, Any], took: str) -> None:
     row = runs._row(replace(RUN, **changes))
     assert (row[4], row[6]) == ("1,234", took)
 
 
 @pytest.mark.parametrize(
-    ("status", "attempts", "said"),
+    ("status", "attempts", "expected"),
     [
         ("finished", 1, "✓ mail"),
         ("failed", 1, "✗ mail"),
@@ -310,28 +316,28 @@ def test_a_run_has_taken_until_its_end_or_its_last_step(changes: dict[str, Any],
         ("ready", 3, "· mail x3"),
     ],
 )
-def test_a_call_is_a_sign_a_name_and_how_often(status: Any, attempts: int, said: str) -> None:
-    assert runs._tool(replace(CALL, status=status, attempts=attempts)) == said
+def test_a_call_is_shown_with_its_status_name_and_attempts(status: Any, attempts: int, expected: str) -> None:
+    assert runs._tool(replace(CALL, status=status, attempts=attempts)) == expected
 
 
-@pytest.mark.parametrize(("first", "last", "said"), [(None, None, ""), (4, 4, "4"), (4, 9, "4-9")])
-def test_the_messages_of_a_step_are_a_number_or_a_span(first: int | None, last: int | None, said: str) -> None:
-    assert runs._span_of_messages(replace(STEP, first_seq=first, last_seq=last)) == said
+@pytest.mark.parametrize(("first", "last", "expected"), [(None, None, ""), (4, 4, "4"), (4, 9, "4-9")])
+def test_the_messages_of_a_step_are_a_number_or_a_range(first: int | None, last: int | None, expected: str) -> None:
+    assert runs._span_of_messages(replace(STEP, first_seq=first, last_seq=last)) == expected
 
 
-def test_the_first_step_took_from_the_start_and_one_in_the_middle_is_not_guessed() -> None:
+def test_the_first_step_is_timed_from_the_start_of_the_run_and_a_later_one_from_its_predecessor() -> None:
     second = replace(STEP, iteration=2, created_at=NOW + timedelta(seconds=5))
     assert [row[2] for row in runs._timeline(RUN, [STEP, second], [])] == ["2.0 s", "3.0 s"]
     assert [row[2] for row in runs._timeline(RUN, [second], [])] == [""]
 
 
-def test_a_step_shows_the_calls_it_took_in_and_no_others() -> None:
+def test_a_step_shows_only_its_own_calls() -> None:
     calls = [replace(CALL, step=1, status="finished"), replace(CALL, step=1, tool_name="pay"), replace(CALL, step=2)]
     (row,) = runs._timeline(RUN, [STEP], calls)
     assert row[3] == "✓ mail\n… pay"
 
 
-def test_what_every_step_has_taken_in_needs_no_table() -> None:
+def test_the_table_of_open_calls_is_printed_only_if_there_are_any() -> None:
     assert printed(runs._print_open, [replace(CALL, step=1)]) == ""
     assert '{"to":"ä"}' in printed(runs._print_open, [CALL])
 
@@ -340,7 +346,7 @@ def test_what_every_step_has_taken_in_needs_no_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"),
+    ("content", "expected"),
     [
         ([], ""),
         ([{"type": "text", "text": "a\nb"}, {"type": "text", "text": "c"}], "a b c"),
@@ -352,20 +358,20 @@ def test_what_every_step_has_taken_in_needs_no_table() -> None:
         (7, "7"),
     ],
 )
-def test_a_message_is_shown_by_its_beginning(content: Any, shown: str) -> None:
+def test_the_preview_of_a_message_is_its_beginning(content: Any, expected: str) -> None:
     message = Message("m", "s", 1, "note", None, content, 3, {}, True, True, NOW, NOW)
-    assert sessions._message_row(message) == ["1", "note", "3", "preserved summary", shown]
+    assert sessions._message_row(message) == ["1", "note", "3", "preserved summary", expected]
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [((None, None, None), None), ((7, 0, 0), (7, 0, 0)), ((None, 3, None), None)]
+    ("options", "values"), [((None, None, None), None), ((7, 0, 0), (7, 0, 0)), ((None, 3, None), None)]
 )
-def test_a_policy_is_the_usual_one_but_for_what_was_said(given: tuple[Any, ...], found: Any) -> None:
+def test_options_override_the_default_compaction_policy(options: tuple[Any, ...], values: Any) -> None:
     usual = sessions._policy(None, None, None)
-    policy = sessions._policy(*given)
-    expected = found or (
+    policy = sessions._policy(*options)
+    expected = values or (
         usual.target_tokens,
-        usual.preserve_last if given[1] is None else given[1],
+        usual.preserve_last if options[1] is None else options[1],
         usual.protected_tokens,
     )
     assert (policy.target_tokens, policy.preserve_last, policy.protected_tokens) == expected
@@ -379,7 +385,7 @@ def channels(**values: Any) -> list[Channel]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found"),
+    ("before", "after", "expected"),
     [
         ({}, {}, []),
         ({"a": 1}, {"a": 1}, []),
@@ -395,19 +401,19 @@ def channels(**values: Any) -> list[Channel]:
     ],
     ids=["nothing", "same", "added", "removed", "type", "list", "shorter", "keys", "list to keys", "order"],
 )  # fmt: skip
-def test_a_difference_names_the_smallest_part_that_changed(before: Any, after: Any, found: list[Any]) -> None:
+def test_a_difference_lists_the_smallest_changed_parts(before: Any, after: Any, expected: list[Any]) -> None:
     changes = checkpoints._changes(channels(**before), channels(**after))
-    assert [(each["channel"], each["change"], each["where"], each["value"]) for each in changes] == found
+    assert [(change["channel"], change["change"], change["where"], change["value"]) for change in changes] == expected
 
 
-def test_a_channel_without_a_value_of_its_own_is_not_compared() -> None:
+def test_a_channel_whose_value_is_with_an_ancestor_is_not_compared() -> None:
     inherited = [Channel("a", 1, 0, False)]
     assert checkpoints._changes(inherited, channels(b=1)) == checkpoints._changes([], channels(b=1))
-    assert checkpoints._channel_row(inherited[0])[3] == "(with an ancestor, or none)"
+    assert checkpoints._channel_row(inherited[0])[3] == "(stored with an ancestor, or not set)"
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("x", "x"),
         ([], "[]"),
@@ -420,32 +426,32 @@ def test_a_channel_without_a_value_of_its_own_is_not_compared() -> None:
         ({"when": NOW}, '{"when": "2026-01-02 03:04:05+00:00"}'),
     ],
 )
-def test_a_value_is_put_briefly(value: Any, said: str) -> None:
-    assert checkpoints._brief(value) == said
+def test_values_are_abbreviated(value: Any, expected: str) -> None:
+    assert checkpoints._brief(value) == expected
 
 
-# ------------------------------------------------------------------------------------------------- names of other things
+# ------------------------------------------------------------------------------------------------- names of classes; progress
 
 
-@pytest.mark.parametrize("given", ["", ":", "module", "module:", ":Class"])
-def test_a_class_that_is_not_named_whole_is_refused(given: str) -> None:
+@pytest.mark.parametrize("name", ["", ":", "module", "module:", ":Class"])
+def test_a_class_without_module_or_name_is_refused(name: str) -> None:
     with pytest.raises(click.BadParameter, match=r"is not of the form package\.module:Class"):
-        importing._class(given)
+        imports._class(name)
 
 
-def test_a_class_is_a_module_and_a_name() -> None:
-    assert importing._class("package.module:Outer.Inner") == ("package.module", "Outer.Inner")
+def test_a_class_is_parsed_into_module_and_name() -> None:
+    assert imports._class("package.module:Outer.Inner") == ("package.module", "Outer.Inner")
 
 
-def test_a_simulation_says_how_much_it_has_seen() -> None:
-    progress = sim.Progress(7)
+def test_the_progress_of_a_simulation_counts_seeds_events_and_faults() -> None:
+    progress = sim.SimProgress(7)
     progress.add(SimpleNamespace(seed=7, events=1_200, seconds=1_800, faults={"a": 2, "b": 1}))
-    assert printed(lambda: progress.show(done=True)) == "seed 7: 1,200 events, 0.5 hours, 3 faults\n"
+    assert printed(lambda: progress.show(is_last=True)) == "seed 7: 1,200 events, 0.5 hours, 3 faults\n"
     progress.add(SimpleNamespace(seed=8, events=800, seconds=1_800, faults={}))
-    assert printed(lambda: progress.show(done=True)) == "seeds 7 to 8: 2,000 events, 1.0 hours, 3 faults\n"
+    assert printed(lambda: progress.show(is_last=True)) == "seeds 7 to 8: 2,000 events, 1.0 hours, 3 faults\n"
 
 
-def test_half_of_a_pair_of_surrogates_is_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unpaired_surrogates_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"text": "a\ud83d", "at": datetime(2026, 1, 1, tzinfo=UTC)})
     assert json.loads(capsys.readouterr().out) == {"text": "a\ud83d", "at": "2026-01-01T00:00:00Z"}
     print_table("Messages", ["text"], [["a\ud83d"]])

@@ -1,4 +1,4 @@
-"""Whatever lies in a checkpoint, it is shown or said not to be readable; nothing else happens, and nothing is run."""
+"""The values of any checkpoint are decoded to plain data or reported as unreadable; no foreign code runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def value_of(found: Checkpoint) -> Any:
 
 
 @given(PLAIN)
-def test_plain_values_come_out_as_they_went_in(value: Any) -> None:
+def test_plain_values_survive_encoding_and_decoding(value: Any) -> None:
     body = b"\x03" + pack(value)
     assert value_of(with_value(body)) == value
     assert value_of(with_value(1, body)) == value
@@ -47,28 +47,28 @@ def test_plain_values_come_out_as_they_went_in(value: Any) -> None:
     assert value_of(with_value([6, body])) == value
     assert value_of(with_value([4, ["k"], [1]], body)) == {"k": value}
     assert value_of(with_value([3, [1, -1, b"\x03" + pack([value])]], body, b"\x03" + pack([value]))) == [value] * 3
-    assert graph_values.written(Write(0, "c", pack(1), [body])) == value
+    assert graph_values.write_value(Write(0, "c", pack(1), [body])) == value
 
 
 @given(st.binary(max_size=200), st.lists(st.binary(max_size=60), max_size=4))
-def test_whatever_bytes_there_are_nothing_breaks(state: bytes, pieces: list[bytes]) -> None:
-    for found in (checkpoint(state, *pieces), with_value(state, *pieces), with_value([3, [len(pieces)]], *pieces)):
+def test_arbitrary_bytes_are_decoded_or_reported_as_unreadable(state: bytes, pieces: list[bytes]) -> None:
+    for candidate in (checkpoint(state, *pieces), with_value(state, *pieces), with_value([3, [len(pieces)]], *pieces)):
         try:
-            channels = graph_values.channels(found)
+            channels = graph_values.channels(candidate)
         except Unreadable:
             continue
         assert msgspec.json.encode(channels)
-    assert msgspec.json.encode(graph_values.written(Write(0, "c", state, pieces)))
+    assert msgspec.json.encode(graph_values.write_value(Write(0, "c", state, pieces)))
 
 
 @given(st.integers(0, 127), st.binary(max_size=80))
-def test_objects_of_any_kind_are_data(code: int, data: bytes) -> None:
+def test_objects_of_any_kind_become_plain_data(code: int, data: bytes) -> None:
     assert msgspec.json.encode(value_of(with_value(b"\x03" + pack(msgspec.msgpack.Ext(code, data)))))
     named = msgspec.msgpack.Ext(code, pack(["os", "system", "touch it"]))
     assert "touch it" in str(value_of(with_value(b"\x03" + pack(named)))) or code in (6, 7)
 
 
-def test_sizes_are_those_of_the_values_pieces() -> None:
+def test_the_size_of_a_value_is_the_size_of_its_pieces() -> None:
     (channel,) = graph_values.channels(with_value([3, [2]], b"\x03" + pack("a" * 100), b"\x03" + pack("b" * 50)))
     assert channel.size_bytes == 1 + 102 + 1 + 52
     assert value_of(with_value(b"\x00")) is None
@@ -76,16 +76,16 @@ def test_sizes_are_those_of_the_values_pieces() -> None:
     assert value_of(with_value(b"\x07?")) == {"$unreadable": 1}
 
 
-def test_versions_are_what_they_were() -> None:
+def test_versions_are_decoded() -> None:
     shape = pack([4, ["a", "b"], [0, 1], [], []])
     counted = graph_values.channels(checkpoint(pack([1, 0, 7, [0, 2], [], None, []]), shape))
-    assert [each.version for each in counted] == [7, 5]
+    assert [channel.version for channel in counted] == [7, 5]
     named = graph_values.channels(checkpoint(pack([1, 0, None, ["00002.7", 3], [], None, []]), shape))
-    assert [each.version for each in named] == ["00002.7", 3]
+    assert [channel.version for channel in named] == ["00002.7", 3]
 
 
 @pytest.mark.parametrize(
-    "found",
+    "unreadable",
     [
         checkpoint(b""),
         checkpoint(b"\x93\x01\x02"),
@@ -95,6 +95,6 @@ def test_versions_are_what_they_were() -> None:
         with_value(1, *[b"\x03\x01"][:0]),
     ],
 )
-def test_what_is_no_graphs_state_is_said_to_be_unreadable(found: Checkpoint) -> None:
+def test_other_formats_are_unreadable(unreadable: Checkpoint) -> None:
     with pytest.raises(Unreadable):
-        graph_values.channels(found)
+        graph_values.channels(unreadable)

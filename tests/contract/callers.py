@@ -1,4 +1,4 @@
-"""Callers: each opens a connection of its own, the way users of that driver do, and begins a transaction for us to join."""
+"""Callers: each opens its own connection, as users of its driver do, and begins a transaction for Holdfast to join."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rows = Sequence[Sequence[Any]]
 
 
 class Sqlite3Caller:
-    """The standard library's module, as it comes."""
+    """A caller with the standard library's ``sqlite3``, unconfigured."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -32,7 +32,7 @@ class Sqlite3Caller:
 
 @asynccontextmanager
 async def sqlite3_caller(url: str) -> AsyncIterator[Sqlite3Caller]:
-    """``sqlite3.Connection``, with everything at its default: foreign keys are not even enforced."""
+    """``sqlite3.Connection``, with default settings: foreign keys are not enforced."""
     import sqlite3
 
     connection = sqlite3.connect(url)
@@ -57,7 +57,7 @@ async def apsw_caller(url: str) -> AsyncIterator[Sqlite3Caller]:
 
 
 class AiosqliteCaller(Sqlite3Caller):
-    """The same statements, awaited."""
+    """The asynchronous counterpart of ``Sqlite3Caller``."""
 
     async def execute(self, sql: str) -> Rows:
         async with self.connection.execute(sql) as cursor:
@@ -85,7 +85,7 @@ async def aiosqlite_caller(url: str) -> AsyncIterator[AiosqliteCaller]:
 
 
 class PsycopgCaller:
-    """psycopg begins a transaction by itself with the first statement."""
+    """A caller with psycopg, which begins a transaction implicitly with the first statement."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -137,7 +137,7 @@ async def async_psycopg_caller(url: str) -> AsyncIterator[AsyncPsycopgCaller]:
 
 
 class AsyncpgCaller:
-    """asyncpg's transactions are objects."""
+    """A caller with asyncpg, whose transactions are objects."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -171,7 +171,7 @@ async def asyncpg_caller(url: str) -> AsyncIterator[AsyncpgCaller]:
 
 
 class SqlalchemyCaller:
-    """SQLAlchemy's Connection or Session: both begin, commit and roll back alike."""
+    """A caller with SQLAlchemy's Connection or Session, which begin, commit and roll back in the same way."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection

@@ -1,4 +1,4 @@
-"""A Citus cluster for the contract, where there is one.
+"""A Citus cluster for the contract, if one is available.
 
 It is the cluster of the coordinator at ``HOLDFAST_CITUS_URL``, whose database the tests empty; or, where the citus extension is
 installed beside the PostgreSQL that the tests start, a cluster of one machine.
@@ -23,12 +23,12 @@ INSTALLED = PostgresServer.has_extension("citus")
 ABSENT = "Citus is not installed here"
 SETTINGS = {"shared_preload_libraries": "citus", "wal_level": "logical", "fsync": "off", "autovacuum": "off"}
 SHARDS = 4
-"""Parts of each table: few, because every case empties all of them."""
+"""The number of shards per table: few, because every case empties all of them."""
 _LOGICAL = "SELECT logicalrelid::text, partmethod::text FROM pg_dist_partition ORDER BY 1"
 
 
 class CitusPlace(PostgresPlace):
-    """A distributed database. The parts of its tables are tables as well, which are left out."""
+    """A distributed database. Shards are tables too, and are excluded."""
 
     @cached_property
     def _tables(self) -> list[str]:
@@ -44,7 +44,7 @@ class CitusPlace(PostgresPlace):
 
 
 def citus_legs(url: str) -> list[OwnLeg | JoinedLeg]:
-    """Both styles, on connections of Holdfast's own and on the caller's."""
+    """Yield legs of both styles, on connections of Holdfast's own and on the caller's."""
     place = CitusPlace(url)
     return [
         OwnLeg("citus sync", place, asynchronous=False),
@@ -56,7 +56,7 @@ def citus_legs(url: str) -> list[OwnLeg | JoinedLeg]:
 
 @contextmanager
 def distributed_database() -> Iterator[str]:
-    """The address of a database that is migrated, distributed and the tests' own."""
+    """Yield the address of a migrated, distributed test database."""
     if COORDINATOR is not None:
         yield _distributed(COORDINATOR)
         return

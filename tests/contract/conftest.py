@@ -1,4 +1,4 @@
-"""The legs of the contract, each on databases of its own."""
+"""Fixtures for the legs of the contract, each with its own databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sqlite(tmp_path_factory: pytest.TempPathFactory) -> dict[str, OwnLeg | Join
 
 @pytest.fixture(scope="session")
 def _postgres(postgres_server: PostgresServer, _databases: Databases) -> Iterator[dict[str, OwnLeg | JoinedLeg]]:
-    # One database for all cases of a worker: a leg removes what is not the resident's, which is far quicker than a new one.
+    # One database for all cases of a worker: removing all rows but the resident's is far faster than a new database.
     name = _databases.make(TEMPLATE)
     legs = postgres_legs(postgres_server.url(name))
     yield {leg.name: leg for leg in legs}
@@ -37,7 +37,7 @@ def _citus() -> Iterator[dict[str, OwnLeg | JoinedLeg]]:
 
 @pytest.fixture
 def leg_by_name(request: pytest.FixtureRequest) -> Callable[[str], OwnLeg | JoinedLeg]:
-    """A leg; the server is started only for those who need it."""
+    """Return a leg by its name; the server is started only for tests that need it."""
 
     def find(name: str) -> OwnLeg | JoinedLeg:
         legs: dict[str, OwnLeg | JoinedLeg] = request.getfixturevalue(f"_{name.split()[0]}")

@@ -1,8 +1,8 @@
-"""The legs on which the contract runs: each engine and driver, sync and async, on its own or joined to a caller.
+"""The legs on which the contract runs: each engine and driver, sync and async, on its own connections or joined to a caller's.
 
-A *place* is a database that can be made fresh for each case and dumped. In every place but memory there is a *resident*, a tenant
-with some data whom no case knows: whatever a case does, the resident's rows must stay as they are, and on a joined leg the
-whole database must, because the caller rolls back. There is a table ``callers_notes`` as well, for callers to write in.
+A *place* is a database that can be reset for each case and dumped. Every place except memory contains a *resident*, a tenant
+with some data that no case knows: whatever a case does, the resident's rows must not change, and on a joined leg the
+whole database must not, because the caller rolls back. The table ``callers_notes`` is for the callers' own writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.contract.cases.world import Caller, World
 
 RESIDENT = "resident"
 LATER = datetime(2200, 1, 1, tzinfo=UTC)
-"""When nobody looks any more."""
+"""After the end of the test run."""
 _NOTES = "CREATE TABLE IF NOT EXISTS callers_notes (note TEXT)"
 Dump = dict[str, list[Any]]
 Connect = Callable[[str], AbstractAsyncContextManager[Caller]]
@@ -46,7 +46,7 @@ Connect = Callable[[str], AbstractAsyncContextManager[Caller]]
 KEY = "5e" * 32
 """The key for secrets."""
 POOL = PoolOptions(min_connections=1, max_connections=6)
-MEMORY_LACKS = {"reopening": "what is in memory ends with the handle", "joining": "the connection is our own"}
+MEMORY_LACKS = {"reopening": "the database in memory ends with the handle", "joining": "the connection is our own"}
 OWN_LACKS = MappingProxyType({"joining": "the connection is our own"})
 JOINED_LACKS = MappingProxyType(
     {
@@ -58,20 +58,20 @@ JOINED_LACKS = MappingProxyType(
 
 
 class Place(Protocol):
-    """A database that belongs to the tests."""
+    """A test database."""
 
     def fresh(self) -> tuple[str, Dump]:
-        """Make it as new, with the resident in it; its address, and every row that is in it."""
+        """Reset it to contain only the resident; return its address and every row."""
 
     def dump(self) -> Dump:
-        """Every row of every table."""
+        """Return every row of every table."""
 
     def renew(self) -> None:
-        """Have the resident move in again, after a test that harmed it on purpose."""
+        """Create the resident again, after a test that changed it on purpose."""
 
 
 class MemoryPlace:
-    """SQLite in memory. Nobody else can look into it, so there is nothing to dump and no resident."""
+    """SQLite in memory. No other connection can read it, so it has neither a dump nor a resident."""
 
     def fresh(self) -> tuple[str, Dump]:
         return ":memory:", {}
@@ -100,7 +100,7 @@ class SqlitePlace:
             connection.execute(_NOTES)
             connection.close()
             self._new = _dump_file(str(self._template))
-        # Never the same name twice: a case that failed may have left a connection open.
+        # Never reuse a name: a failed case may have left a connection open.
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self._file}{suffix}").unlink(missing_ok=True)
         self._number += 1
@@ -122,7 +122,7 @@ def _dump_file(path: str) -> Dump:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
     try:
         schema = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
-        # A virtual table is read through the tables that it keeps its data in.
+        # A virtual table is read through its backing tables.
         plain = [name for name, sql in schema if not str(sql).startswith("CREATE VIRTUAL TABLE")]
         rows: Dump = {str(name): _sorted(connection.execute(f'SELECT * FROM "{name}"')) for name in plain}
         rows["the schema"] = schema
@@ -132,7 +132,7 @@ def _dump_file(path: str) -> Dump:
 
 
 class PostgresPlace:
-    """A PostgreSQL database, migrated and the tests' own: everybody but the resident is removed before each case."""
+    """A migrated PostgreSQL test database: all rows but the resident's are removed before each case."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -158,12 +158,12 @@ class PostgresPlace:
 
     @cached_property
     def _reading(self) -> str:
-        """All tables at once: there are many, and most are empty."""
+        """Return one statement that reads all tables: there are many, and most are empty."""
         return " UNION ALL ".join(f"SELECT '{table}', t::text FROM {table} AS t" for table in self._tables)
 
     @cached_property
     def _emptying(self) -> str:
-        """Remove everybody but the resident, all at once too."""
+        """Remove all tenants but the resident, with one statement."""
         columns = dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall())
         deletions = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in columns]
         return ";".join(["SET session_replication_role = replica", *deletions, "RESET session_replication_role"])
@@ -172,7 +172,7 @@ class PostgresPlace:
         self._connect().execute("TRUNCATE tenants, sessions, messages, agents, api_keys, run_queue CASCADE")
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections to the database."""
         if self._connection is not None:
             self._connection.close()
 
@@ -194,7 +194,7 @@ ORDER BY relname = 'tenants', 1"""
 
 
 class OwnLeg(Struct, frozen=True):
-    """Holdfast on connections of its own."""
+    """A leg on which Holdfast opens its own connections."""
 
     name: str
     place: Place
@@ -224,7 +224,7 @@ class OwnLeg(Struct, frozen=True):
 
 
 class JoinedLeg(Struct, frozen=True):
-    """Holdfast in the transaction of a caller who opens a connection of its own with ``connect`` and rolls back at the end."""
+    """A leg that joins the transaction of a caller, who connects with ``connect`` and rolls back at the end."""
 
     name: str
     place: Place
@@ -258,13 +258,11 @@ class JoinedLeg(Struct, frozen=True):
         if watched.committed:
             _unharmed(before, after)
         elif after != before:
-            raise AssertionError(
-                f"the caller rolled back, and yet the database is not what it was: {_first(before, after)}"
-            )
+            raise AssertionError(f"the caller rolled back, but the database has changed: {_first(before, after)}")
 
 
 class _Watched:
-    """A caller, and what it has done: one that has ever committed may leave the database different at the end."""
+    """A caller that records commits: after a commit, the database may differ at the end."""
 
     caller: Caller
     committed = False
@@ -291,7 +289,7 @@ class _Watched:
 
 
 class _Opened:
-    """A Holdfast of either style behind one face: everything it hands out is awaited."""
+    """A Holdfast of either style with one asynchronous interface."""
 
     def __init__(self, url: str, limits: Limits, *, asynchronous: bool, sqlite: Library | None) -> None:
         self._url, self._limits, self._sqlite = url, limits, sqlite
@@ -311,7 +309,7 @@ class _Opened:
         self._is_open = True
 
     async def outside(self, name: str) -> AsyncTenantHandle:
-        """A tenant on a connection of Holdfast's own, while a caller has joined another."""
+        """Return a tenant on a separate connection of Holdfast's own, while a caller's connection is joined."""
         if not self._is_open:
             await self.open()
         return self.tenant(name)
@@ -366,7 +364,7 @@ class _Opened:
 
 
 def awaited(handle: TenantHandle) -> AsyncTenantHandle:
-    """A synchronous handle whose calls can be awaited: what runs is the public synchronous class."""
+    """Wrap a synchronous handle so that its calls can be awaited; the public synchronous classes are called."""
     return cast("AsyncTenantHandle", _AwaitedHandle(handle))
 
 
@@ -395,7 +393,7 @@ class _Awaited:
 
 
 class _AwaitedBuffer:
-    """A buffered session, of which only what goes to the database is awaited."""
+    """A buffered session whose database calls can be awaited."""
 
     def __init__(self, buffer: BufferedSession) -> None:
         self._buffer = buffer
@@ -417,7 +415,7 @@ class _AwaitedBuffer:
 
 
 def _move_in(hf: Holdfast) -> None:
-    """Give the resident something to lose."""
+    """Create rows of the resident in every store."""
     resident = hf.tenant(RESIDENT)
     for number in range(3):
         created = resident.sessions.create(
@@ -431,7 +429,7 @@ def _move_in(hf: Holdfast) -> None:
 
 
 def _keep_agents_busy(resident: TenantHandle) -> None:
-    """An agent with a block and a run of each kind that nobody claims."""
+    """Create an agent with a block, and a run of each kind that no worker claims."""
     agent = resident.agents.create(NewAgent(name="Helper", id="helper", tags=["resident"]))
     resident.blocks.set(agent.id, "persona", "kind")
     session = resident.sessions.create(key="resident:runs")
@@ -453,13 +451,13 @@ def _sorted(rows: Any) -> list[Any]:
 
 
 def _unharmed(before: Dump, after: Dump) -> None:
-    """The resident's rows, which were all there was before, are still there and still the same."""
+    """Check that all of the resident's rows exist unchanged."""
     for table, rows in before.items():
         if table.startswith("message_index_"):
-            continue  # SQLite's index over words, whose rows are nobody's: each is about the words of everybody
+            continue  # SQLite's full-text index, whose rows belong to no single tenant
         lost = [row for row in rows if row not in after.get(table, [])]
         if lost:
-            raise AssertionError(f"somebody else's row in {table} was changed or removed: {lost[0]}")
+            raise AssertionError(f"a row of another tenant in {table} was changed or removed: {lost[0]}")
 
 
 def _first(before: Dump, after: Dump) -> str:
@@ -471,7 +469,7 @@ def _first(before: Dump, after: Dump) -> str:
 
 
 def sqlite_legs(folder: Path) -> list[OwnLeg | JoinedLeg]:
-    """Every leg on SQLite, in a folder of the tests' own."""
+    """Return every leg on SQLite, with files in a folder."""
     place, memory = SqlitePlace(folder), MemoryPlace()
     joined: list[tuple[str, Connect, bool, Library]] = [
         ("sqlite3", callers.sqlite3_caller, False, "stdlib"),
@@ -494,7 +492,7 @@ def sqlite_legs(folder: Path) -> list[OwnLeg | JoinedLeg]:
 
 
 def postgres_legs(url: str) -> list[OwnLeg | JoinedLeg]:
-    """Every leg on PostgreSQL, in a migrated database of the tests' own."""
+    """Return every leg on PostgreSQL, in a migrated test database."""
     place = PostgresPlace(url)
     joined: list[tuple[str, Connect, bool]] = [
         ("psycopg", callers.psycopg_caller, False),

@@ -1,4 +1,4 @@
-"""The contract notices defects of compactions: each of these, planted, breaks at least one promise."""
+"""Each of these planted defects of compactions fails at least one case of the contract."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.contract.test_sensitivity import LEG, query
 CASES = [case for case in cases() if case.name.startswith("compaction") and can(LEG, case)]
 
 
-def says(name: str, old: str, new: str) -> AbstractContextManager[Any]:
-    """A query of compactions that says something else."""
+def patched(name: str, old: str, new: str) -> AbstractContextManager[Any]:
+    """Patch a query of compactions."""
     return query(queries, name, old, new)
 
 
@@ -31,74 +31,88 @@ def nothing(*args: Any, **kwargs: Any) -> Any:
     return None
 
 
-async def nobody(*args: Any, **kwargs: Any) -> bool:
+async def false(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
 DEFECTS: dict[str, AbstractContextManager[Any]] = {
-    "a message without a copy": says("archive", "AND m.seq IN", "AND m.seq > 1 AND m.seq IN"),
-    "a copy without its feedback": says("archive", "f.message_id = m.id", "f.message_id = m.id AND FALSE"),
-    "a copy without its flags": says("archive", "'is_summary', m.is_summary", "'is_summary', 0"),
-    "a copy that was read and written again": says("archive", "'content', m.content", "'content', json(m.content)"),
-    "feedback that does not come back": mock.patch.object(originals.queries.insert_feedback, "many", nobody),
-    "messages that stay where they were": says("remove", "DELETE FROM messages", "DELETE FROM feedback"),
-    "a rewriting that forgets the tokens": says("overwrite", "token_count = :token_count,", ""),
-    "a rewriting that is not undone": mock.patch.object(compaction_rollback, "overwrite", nobody),
-    "an undoing that keeps the new time": says("overwrite", "updated_at = :updated_at", "updated_at = :now_at"),
-    "a summary that stays": says("drop", "DELETE FROM messages", "DELETE FROM feedback"),
-    "originals that are kept for ever": says("empty_archive", "compaction_event_id", "id"),
-    "an event that can be undone twice": says("mark_rolled_back", "rolled_back_at = :now_at", "rolled_back_at = NULL"),
-    "the oldest event taken for the newest": says("newest", "DESC", "ASC"),
-    "the history from its beginning": says("history", "DESC", "ASC"),
-    "events of deleted sessions": says("get", " AND (s.deleted_at IS NULL) IS TRUE", ""),
-    "compactions that are not counted": says("settle", "compaction_count + :more_compactions", "compaction_count"),
-    "tokens that are not counted": says("settle", "token_count = :tokens", "token_count = token_count"),
-    "messages that are not counted": says("settle", "message_count = :message_count", "message_count = 1"),
-    "a view that is not changed": says("settle", "view = :view", "view = view"),
-    "an automatic compaction that is repeated at once": says("settle", "ELSE :tokens + p.due / 16 + 1", "ELSE p.due"),
-    "a failure that is tried again at once": says("postpone", "token_count + compact_from / 16 + 1", "compact_from"),
-    "a policy of the agent before the session's own": says("attached", "p.scope = 'session'", "p.scope = 'nobody'"),
-    "sessions that come after a policy and do not follow it": query(
-        sessions.queries, "create", "scope = 'agent'", "scope = 'nobody'"
+    "a message is removed without an archived original": patched(
+        "archive", "AND m.seq IN", "AND m.seq > 1 AND m.seq IN"
     ),
-    "another agent's policy before the session's own": query(
-        sessions.queries, "update_by_key", "scope = 'session'", "scope = 'nobody'"
+    "an original is archived without its feedback": patched(
+        "archive", "f.message_id = m.id", "f.message_id = m.id AND FALSE"
     ),
-    "an upsert that forgets the policy of the new agent": query(
-        sessions.queries, "update_by_key", "scope = 'agent'", "scope = 'nobody'"
+    "an original is archived without its flags": patched("archive", "'is_summary', m.is_summary", "'is_summary', 0"),
+    "an original is decoded and encoded again": patched(
+        "archive", "'content', m.content", "'content', json(m.content)"
     ),
-    "a page that begins again": says("archived", "> (:after_number, :after_seq)", ">= (:after_number, :after_seq)"),
-    "a plan that is carried out whatever happened": mock.patch.object(
+    "a rollback does not restore feedback": mock.patch.object(originals.queries.insert_feedback, "many", false),
+    "removed messages stay in the log": patched("remove", "DELETE FROM messages", "DELETE FROM feedback"),
+    "a rewritten message keeps its token count": patched("overwrite", "token_count = :token_count,", ""),
+    "a rollback does not restore rewritten messages": mock.patch.object(compaction_rollback, "overwrite", false),
+    "a rollback does not restore updated_at": patched("overwrite", "updated_at = :updated_at", "updated_at = :now_at"),
+    "a rollback does not remove the summary": patched("drop", "DELETE FROM messages", "DELETE FROM feedback"),
+    "a rollback does not empty the archive": patched("empty_archive", "compaction_event_id", "id"),
+    "an event can be rolled back twice": patched(
+        "mark_rolled_back", "rolled_back_at = :now_at", "rolled_back_at = NULL"
+    ),
+    "the oldest event is taken for the newest": patched("newest", "DESC", "ASC"),
+    "the history is listed oldest first": patched("history", "DESC", "ASC"),
+    "events of deleted sessions are returned": patched("get", " AND (s.deleted_at IS NULL) IS TRUE", ""),
+    "compaction_count does not change": patched("settle", "compaction_count + :more_compactions", "compaction_count"),
+    "token_count does not change": patched("settle", "token_count = :tokens", "token_count = token_count"),
+    "message_count is wrong": patched("settle", "message_count = :message_count", "message_count = 1"),
+    "the view does not change": patched("settle", "view = :view", "view = view"),
+    "an automatic compaction is repeated immediately": patched("settle", "ELSE :tokens + p.due / 16 + 1", "ELSE p.due"),
+    "a failed compaction is repeated immediately": patched(
+        "postpone", "token_count + compact_from / 16 + 1", "compact_from"
+    ),
+    "the agent's policy precedes the session's own": patched("attached", "p.scope = 'session'", "p.scope = 'none'"),
+    "new sessions do not get the policy of their agent": query(
+        sessions.queries, "create", "scope = 'agent'", "scope = 'none'"
+    ),
+    "an upsert with another agent drops the session's own policy": query(
+        sessions.queries, "update_by_key", "scope = 'session'", "scope = 'none'"
+    ),
+    "an upsert ignores the policy of the new agent": query(
+        sessions.queries, "update_by_key", "scope = 'agent'", "scope = 'none'"
+    ),
+    "a page repeats the last original of the page before": patched(
+        "archived", "> (:after_number, :after_seq)", ">= (:after_number, :after_seq)"
+    ),
+    "a plan is executed although the session changed": mock.patch.object(
         compaction_plan.SessionRows, "fingerprint", return_value="the same"
     ),
-    "a late result that is not looked for": mock.patch.object(compaction_commit, "_check_late_results", nothing),
-    "branches that are not asked": mock.patch.multiple(compaction_commit, needed_elsewhere=nobody),
-    "branches that are not asked at a rollback": mock.patch.multiple(compaction_rollback, needed_elsewhere=nobody),
-    "strategies that are not checked": mock.patch.object(compaction_plan, "check_changes", lambda changes, *_: changes),
-    "partners that are not asked": mock.patch.object(tool_pairs.Pairs, "bound_to", return_value=set()),
-    "protection of nothing but the last": mock.patch.object(
+    "late tool results are not checked": mock.patch.object(compaction_commit, "_check_late_results", nothing),
+    "other branches are not checked at a commit": mock.patch.multiple(compaction_commit, needed_elsewhere=false),
+    "other branches are not checked at a rollback": mock.patch.multiple(compaction_rollback, needed_elsewhere=false),
+    "the choice of a strategy is not checked": mock.patch.object(
+        compaction_plan, "check_changes", lambda changes, *_: changes
+    ),
+    "tool pairs are not checked": mock.patch.object(tool_pairs.Pairs, "bound_to", return_value=set()),
+    "the last tokens are not protected": mock.patch.object(
         compaction_strategies.CompactionHistory, "_newest_within", return_value=[]
     ),
-    "appends that are not counted": mock.patch.object(
+    "appends never start a compaction": mock.patch.object(
         compaction_automatic.attachments.Attachments, "may_apply_to", return_value=False
     ),
-    "attachments that cannot be found": mock.patch.object(Attachments, "find", return_value=None),
-    "a summary of another role": mock.patch.object(compaction_commit, "SUMMARY_ROLE", "assistant"),
+    "attached functions are not found": mock.patch.object(Attachments, "find", return_value=None),
+    "the summary has another role": mock.patch.object(compaction_commit, "SUMMARY_ROLE", "assistant"),
 }
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_contract_notices(defect: str) -> None:
+def test_the_contract_detects(defect: str) -> None:
     with DEFECTS[defect]:
         for case in CASES:
             try:
                 play(case, LEG)
             except Exception:
                 return
-    pytest.fail(f"nobody noticed {defect}")
+    pytest.fail(f"no case noticed the defect: {defect}")
 
 
-def test_without_a_defect_all_is_well() -> None:
+def test_without_a_defect_all_cases_pass() -> None:
     assert len(CASES) > 25
     for case in CASES:
         play(case, LEG)

@@ -1,4 +1,4 @@
-"""Every case of the contract on every leg that does not declare that it cannot."""
+"""Every case of the contract on every leg that has the capabilities the case needs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LEGS = {leg.name: leg for leg in [*sqlite_legs(Path("nowhere")), *postgres_legs(
 if citus.COORDINATOR or citus.INSTALLED:
     LEGS |= {leg.name: leg for leg in citus.citus_legs("nowhere")}
 USUAL_ON_CONNECTIONS = ("transactions", "sessions", "messages", "round_trips", "runs")
-"""What is always played on SQLAlchemy's connections. Its sessions work on such connections, and play everything; the rest is
-played in ``make soak``."""
+"""The cases that always run on SQLAlchemy's connections. SQLAlchemy's sessions use such connections and run every case; the rest
+runs in ``make soak``."""
 
 
 def marks(leg: str, case: Case) -> list[pytest.MarkDecorator]:
-    """On which leg a case is, and whether it can wait for a deep run or is part of the quick one."""
+    """Return the markers of a case on a leg: the leg, and whether it belongs to the soak run or the quick run."""
     waits = leg.endswith("connection") and str(case).partition(".")[0] not in USUAL_ON_CONNECTIONS
     is_quick = leg.startswith("sqlite memory")
     return [pytest.mark.leg(leg), *([pytest.mark.soak] if waits else []), *([pytest.mark.quick] if is_quick else [])]
@@ -42,12 +42,12 @@ def test_the_contract_holds(leg: str, case: Case, leg_by_name: Callable[[str], O
     play(case, leg_by_name(leg))
 
 
-def test_the_contract_is_played_on_citus_where_there_is_one() -> None:
+def test_the_contract_runs_on_citus_if_a_cluster_is_configured() -> None:
     if not any(name.startswith("citus") for name in LEGS):
         pytest.skip(citus.ABSENT)
 
 
-def test_every_capability_is_needed_by_some_case_and_had_by_some_leg_of_each_engine() -> None:
+def test_every_capability_is_used_by_a_case_and_a_leg_of_each_engine() -> None:
     needed = set().union(*(case.needs for case in cases()))
     assert needed == set(CAPABILITIES)
     for engine in ("sqlite", "postgres"):
@@ -56,7 +56,7 @@ def test_every_capability_is_needed_by_some_case_and_had_by_some_leg_of_each_eng
             assert any(capability not in leg.missing for leg in legs), f"nothing on {engine} has {capability}"
 
 
-def test_a_leg_lacks_only_what_there_is_and_says_why() -> None:
+def test_a_leg_lacks_only_known_capabilities_and_gives_reasons() -> None:
     for leg in LEGS.values():
         assert set(leg.missing) <= set(CAPABILITIES), leg.name
         assert all(len(reason) > 10 for reason in leg.missing.values()), leg.name
@@ -104,7 +104,7 @@ def test_a_case_that_does_not_run_fails(asynchronous: bool) -> None:
         play(_breaks_its_promise, leg)
 
 
-def test_an_unknown_capability_is_refused() -> None:
+def test_an_unknown_capability_is_rejected() -> None:
     with pytest.raises(ValueError, match="telepathy"):
         contract("telepathy")
 
@@ -123,25 +123,23 @@ async def _harms_the_resident(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["sqlite joined apsw", "sqlite joined sqlite3"])
-def test_a_leg_notices_what_is_left_after_the_rollback(
+def test_a_leg_detects_rows_left_after_the_rollback(
     name: str, leg_by_name: Callable[[str], OwnLeg | JoinedLeg]
 ) -> None:
-    with pytest.raises(AssertionError, match="the caller rolled back, and yet the database is not what it was"):
+    with pytest.raises(AssertionError, match="the caller rolled back, but the database has changed"):
         play(_commits_behind_the_legs_back, leg_by_name(name))
 
 
 @pytest.mark.parametrize("name", ["sqlite file sync", "sqlite file async", "postgres sync", "postgres async"])
-def test_a_leg_notices_that_somebody_else_was_harmed(
-    name: str, leg_by_name: Callable[[str], OwnLeg | JoinedLeg]
-) -> None:
+def test_a_leg_detects_changes_to_other_tenants(name: str, leg_by_name: Callable[[str], OwnLeg | JoinedLeg]) -> None:
     try:
-        with pytest.raises(AssertionError, match=r"somebody else's row in .* was changed or removed"):
+        with pytest.raises(AssertionError, match=r"a row of another tenant in .* was changed or removed"):
             play(_harms_the_resident, leg_by_name(name))
     finally:
         leg_by_name(name).place.renew()
 
 
-def test_limits_of_a_case_reach_its_handles() -> None:
+def test_the_limits_of_a_case_apply_to_its_handles() -> None:
     seen: list[Limits] = []
 
     @contract(limits=Limits(filters=3))

@@ -1,4 +1,4 @@
-"""The contract of runs notices defects: each of these, planted in a store, breaks at least one promise."""
+"""The contract of runs detects defects: each of these, introduced into a store, breaks at least one promise."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ AGENTS = agents.AsyncAgents.queries
 
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
-    """A query that says something else."""
+    """Patch a query."""
     result = queries.by_name[name]
     changed = {dialect: text.replace(old, new) for dialect, text in result.texts.items()}
-    assert changed != result.texts, f"{name} does not say {old!r}"
+    assert changed != result.texts, f"{name} does not contain {old!r}"
     return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 def without_limit(name: str) -> AbstractContextManager[Any]:
-    """A limit that is never checked."""
+    """Patch a limit so that it is never checked."""
     real = Limits.check
 
     def check(self: Limits, limit: str, value: int, what: str) -> None:
@@ -48,12 +48,12 @@ async def no_calls(*args: Any, **kwargs: Any) -> Any:
     return None, []
 
 
-def believing(run: Any, *, is_seen: bool, now_us: int) -> Any:
-    """A claim that believes its clock."""
+def believing(run: Any, *, is_visible: bool, now_us: int) -> Any:
+    """Patch a claim so that it trusts its clock."""
     if run.status == "running" and run.lease_until is not None:
         until = int(run.lease_until.timestamp() * 1_000_000)
         return ("take", 0) if until <= now_us else ("later", until)
-    return REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+    return REAL_JUDGE(run, is_visible=is_visible, now_us=now_us)
 
 
 REAL_JUDGE = leases.judge
@@ -76,7 +76,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "usage that is not added up": ("runs", query(STEPS, "advance_run", "input_tokens + :input_tokens", ":input_tokens")),
     "any step is the same step": ("runs", mock.patch.object(step_log, "_fingerprint", return_value="same")),
     "a step of a deleted session": ("run_endings", query(STEPS, "advance_run", SEEN, "TRUE")),
-    "a call that nobody intended": ("runs", query(STEPS, "advance_run", ":calls = 0 OR", "TRUE OR")),
+    "a call that was never intended": ("runs", query(STEPS, "advance_run", ":calls = 0 OR", "TRUE OR")),
     "state of any size": ("runs", without_limit("state_bytes")),
     # Claims
     "a clock that is believed": ("leases", mock.patch.object(leases, "judge", believing)),
@@ -91,10 +91,10 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "ready only by the clock": ("leases", query(QUEUE, "peek", "kind = 'ready'", "kind = 'ready' AND due_at <= :now_at")),
     "leases of tomorrow are believed": ("leases", query(QUEUE, "peek", "due_at > :horizon_at", "FALSE")),
     "pauses that never end": ("run_endings", query(QUEUE, "peek", "kind = 'paused'", "FALSE")),
-    "runs of any tenant": ("leases", mock.patch.object(leases, "_searches", return_value=[("", "run_queue_by_turn", {})])),
+    "runs of any tenant": ("leases", mock.patch.object(leases, "_queue_filters", return_value=[("", "run_queue_by_turn", {})])),
     "attempts that are not counted": ("leases", query(RUNS, "move", "attempts = :attempts", "attempts = 0")),
     "attempts that a step does not forgive": ("leases", query(STEPS, "advance_run", "attempts = 0,", "")),
-    "a queue that keeps what has ended": ("run_endings", mock.patch.object(run_states, "put_in_queue", nothing)),
+    "a queue that keeps what has ended": ("run_endings", mock.patch.object(run_states, "update_queue", nothing)),
     # Ends and nesting
     "an end with calls that are open": ("tool_calls", mock.patch.object(runs, "open_calls", no_calls)),
     "a cancelled run whose calls go on": ("tool_calls", query(CALLS, "cancel_open", "step IS NULL", "FALSE")),
@@ -103,13 +103,13 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "any depth": ("run_endings", without_limit("run_depth")),
     "runs of deleted sessions are seen": ("run_endings", query(RUNS, "get", SEEN, "TRUE")),
     # The ledger
-    "what is begun is begun again": ("tool_calls", mock.patch.object(tool_calls, "begins", return_value=True)),
-    "nothing is ever begun again": ("tool_calls", mock.patch.object(tool_calls, "begins", return_value=False)),
+    "a call that has begun is begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=True)),
+    "nothing is ever begun again": ("tool_calls", mock.patch.object(tool_calls, "must_begin", return_value=False)),
     "advice that is always the same": ("tool_calls", mock.patch.object(tool_calls, "action_of", return_value="run")),
     "what a person decided is forgotten": ("tool_calls", query(CALLS, "settle_call", "AND finished_at IS NULL", "")),
     "what a person decided is never taken in": ("tool_calls", query(CALLS, "take_in_calls", "step IS NULL", "FALSE")),
     "a snooze that costs an attempt": ("tool_calls", query(CALLS, "change", "attempts - :fewer_attempts", "attempts")),
-    "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_again")),
+    "a call that is allowed against its kind": ("tool_calls", mock.patch.object(tool_calls, "_check_may_repeat")),
     "calls without end": ("tool_calls", query(CALLS, "hold_run", "<= :most", "<= 1000 + :most")),
     # Agents and blocks
     "a version that is not compared": ("records", mock.patch.object(agents.AsyncAgents, "_check_version")),
@@ -123,7 +123,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_contract_notices(defect: str) -> None:
+def test_the_contract_detects(defect: str) -> None:
     module, planted = DEFECTS[defect]
     mine = [case for case in cases() if case.name.startswith(f"{module}.") and can(LEG, case)]
     assert mine
@@ -133,4 +133,4 @@ def test_the_contract_notices(defect: str) -> None:
                 play(case, LEG)
             except Exception:
                 return
-    pytest.fail(f"nobody noticed {defect}")
+    pytest.fail(f"no case detected {defect}")

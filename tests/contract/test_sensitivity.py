@@ -1,4 +1,4 @@
-"""The contract notices defects: each of these, planted in a store, breaks at least one promise."""
+"""The contract detects defects: each of these, introduced into a store, breaks at least one promise."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ LEG = OwnLeg("sqlite memory sync", MemoryPlace(), asynchronous=False, missing=ME
 
 
 def query(queries: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
-    """A query that says something else."""
+    """Patch a query."""
     result = queries.by_name[name]
     changed = {dialect: item.replace(old, new) for dialect, item in result.texts.items()}
-    assert changed != result.texts, f"{name} does not say {old!r}"
+    assert changed != result.texts, f"{name} does not contain {old!r}"
     return mock.patch.multiple(result, **vars(Query(name, changed)))
 
 
 @contextmanager
 def both(first: AbstractContextManager[Any], second: AbstractContextManager[Any]) -> Iterator[None]:
-    """Two defects at once, where one of them alone is made good by other code."""
+    """Two defects at once, where other code compensates for one of them alone."""
     with first, second:
         yield
 
 
 def without_limit(name: str) -> AbstractContextManager[Any]:
-    """A limit that is never checked."""
+    """Patch a limit so that it is never checked."""
     real = Limits.check
 
     def check(self: Limits, limit: str, value: int, what: str) -> None:
@@ -105,13 +105,13 @@ DEFECTS: dict[str, AbstractContextManager[Any]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_contract_notices(defect: str) -> None:
+def test_the_contract_detects(defect: str) -> None:
     with DEFECTS[defect]:
-        # Those that are about these stores come first: they notice soonest.
+        # Cases of these stores come first: they detect a defect soonest.
         for case in sorted(cases(), key=lambda case: not case.promise.__module__.endswith(ABOUT)):
             if can(LEG, case):
                 try:
                     play(case, LEG)
                 except Exception:
                     return
-    pytest.fail(f"nobody noticed {defect}")
+    pytest.fail(f"no case detected {defect}")

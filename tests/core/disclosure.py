@@ -1,4 +1,4 @@
-"""What an error tells."""
+"""Everything that an error report could disclose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TESTS = str(Path(__file__).parents[1])
 
 
 def everything_about(error: BaseException) -> str:
-    """What the most talkative error reporter would send: all errors of the chain, with the variables of every frame.
+    """Return what the most verbose error reporter would send: all errors of the chain, with the variables of every frame.
 
     Frames of tests are left out: they know the secret.
     """

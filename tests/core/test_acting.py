@@ -1,4 +1,4 @@
-"""ActorContext is kept in the context: of tasks, of threads, of executors, and of nobody else."""
+"""The actor context is kept per task, thread and executor, and is never shared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast import AsyncHoldfast, Holdfast, TenantHandle
 from holdfast.core.actor_context import ActingBlock, ActorContext
 from holdfast.errors import HoldfastError
 
-NOBODY = ActorContext()
+NO_ACTOR = ActorContext()
 
 
 @pytest.fixture
@@ -27,21 +27,21 @@ def acme() -> Iterator[TenantHandle]:
         yield hf.tenant("acme")
 
 
-def test_a_thread_does_not_see_who_acts_where_it_was_started(acme: TenantHandle) -> None:
+def test_a_thread_does_not_inherit_the_context_of_its_starter(acme: TenantHandle) -> None:
     with acme.acting(user="ada"), ThreadPoolExecutor(1) as pool:
         assert pool.submit(copy_context().run, acme.acting_now).result() == ActorContext(user="ada")
-        # A thread of a context of its own, whatever this Python lets threads inherit.
-        assert pool.submit(_nowhere, acme.acting_now).result() == NOBODY
-    assert acme.acting_now() == NOBODY
+        # A thread with an empty context, whatever this Python lets threads inherit.
+        assert pool.submit(_in_empty_context, acme.acting_now).result() == NO_ACTOR
+    assert acme.acting_now() == NO_ACTOR
 
 
-def _nowhere(call: Callable[[], Any]) -> Any:
+def _in_empty_context(call: Callable[[], Any]) -> Any:
     from contextvars import Context
 
     return Context().run(call)
 
 
-def test_what_a_thread_says_stays_in_it(acme: TenantHandle) -> None:
+def test_a_block_in_a_thread_is_invisible_to_others(acme: TenantHandle) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def act() -> None:
@@ -52,14 +52,14 @@ def test_what_a_thread_says_stays_in_it(acme: TenantHandle) -> None:
     thread = threading.Thread(target=act)
     thread.start()
     assert inside.wait(20)
-    assert acme.acting_now() == NOBODY
+    assert acme.acting_now() == NO_ACTOR
     assert acme.sessions.create().user == ""
     leave.set()
     thread.join()
 
 
-def test_who_writes_for_others_does_not_write_in_its_own_name(tmp_path: Path) -> None:
-    """Threads that wait share the commit of one that leads; each call is still its caller's."""
+def test_a_thread_that_writes_for_others_uses_their_contexts(tmp_path: Path) -> None:
+    """Waiting threads share the commit of a leader; each call keeps the context of its caller."""
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
         start = threading.Barrier(8)
@@ -78,20 +78,20 @@ def test_who_writes_for_others_does_not_write_in_its_own_name(tmp_path: Path) ->
                 assert created == [user] * 20
 
 
-def test_an_executor_acts_as_its_caller_when_it_is_handed_the_context(acme: TenantHandle) -> None:
+def test_an_executor_acts_as_its_caller_with_a_copied_context(acme: TenantHandle) -> None:
     with acme.acting(user="ada"), ThreadPoolExecutor(2) as pool:
         created = pool.submit(copy_context().run, acme.sessions.create).result()
         assert created.user == "ada"
 
-        def deeper() -> ActorContext:
+        def nested() -> ActorContext:
             with acme.acting(agent="deep"):
                 return acme.acting_now()
 
-        assert pool.submit(copy_context().run, deeper).result() == ActorContext(user="ada", agent="deep")
-        assert acme.acting_now() == ActorContext(user="ada"), "what is said in a copy stays there"
+        assert pool.submit(copy_context().run, nested).result() == ActorContext(user="ada", agent="deep")
+        assert acme.acting_now() == ActorContext(user="ada"), "a block in a copied context stays there"
 
 
-def test_tasks_never_see_each_other() -> None:
+def test_tasks_do_not_see_each_others_contexts() -> None:
     async def work(acme: Any, user: str, turns: int) -> set[str]:
         seen = set()
         for _ in range(turns):
@@ -99,7 +99,7 @@ def test_tasks_never_see_each_other() -> None:
                 await asyncio.sleep(0)
                 seen.add((await acme.sessions.create()).user)
                 assert acme.acting_now() == ActorContext(user=user)
-            assert acme.acting_now() == NOBODY
+            assert acme.acting_now() == NO_ACTOR
             await asyncio.sleep(0)
         return seen
 
@@ -113,7 +113,7 @@ def test_tasks_never_see_each_other() -> None:
     asyncio.run(main())
 
 
-def test_what_a_task_starts_goes_on_acting_as_it_does() -> None:
+def test_a_started_task_inherits_the_context() -> None:
     async def main() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
@@ -127,18 +127,18 @@ def test_what_a_task_starts_goes_on_acting_as_it_does() -> None:
                 task = asyncio.create_task(later())
                 threaded = await asyncio.to_thread(acme.acting_now)
             gate.set()
-            assert await task == "ada", "although the block that started it is over"
+            assert await task == "ada", "although the block it was started in has ended"
             assert threaded == ActorContext(user="ada")
             assert (await acme.sessions.create()).user == ""
             call = acme.sessions.create()
             with acme.acting(user="ada"):
                 created = await call
-            assert created.user == "", "a call acts as whoever made it, not as whoever awaits it"
+            assert created.user == "", "a call has the context of its caller, not of the task that awaits it"
 
     asyncio.run(main())
 
 
-def test_a_cancelled_block_is_left() -> None:
+def test_a_cancelled_block_ends() -> None:
     async def main() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
@@ -156,16 +156,16 @@ def test_a_cancelled_block_is_left() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert seen == [NOBODY]
+            assert seen == [NO_ACTOR]
 
     asyncio.run(main())
 
 
-def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
+def test_a_block_can_be_entered_concurrently_and_repeatedly(acme: TenantHandle) -> None:
     block = acme.acting(user="ada")
     with block, block:
         assert acme.acting_now() == ActorContext(user="ada")
-    assert acme.acting_now() == NOBODY
+    assert acme.acting_now() == NO_ACTOR
     with block:
         assert acme.acting_now() == ActorContext(user="ada")
 
@@ -174,7 +174,7 @@ def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
             await gate.wait()
             result = acme.acting_now()
             await gate.wait()
-        assert acme.acting_now() == NOBODY
+        assert acme.acting_now() == NO_ACTOR
         return result
 
     async def main() -> None:
@@ -184,8 +184,8 @@ def test_one_block_may_be_entered_by_many_and_again(acme: TenantHandle) -> None:
     asyncio.run(main())
 
 
-def test_blocks_may_be_left_in_any_order(acme: TenantHandle) -> None:
-    """Generators that are suspended inside a block leave it when they please."""
+def test_blocks_can_be_left_in_any_order(acme: TenantHandle) -> None:
+    """Generators that are suspended inside a block may leave it in any order."""
 
     def act(**who: str) -> Iterator[ActorContext]:
         with acme.acting(**who) as result:  # type: ignore[arg-type]
@@ -198,19 +198,19 @@ def test_blocks_may_be_left_in_any_order(acme: TenantHandle) -> None:
     third.close()  # type: ignore[attr-defined]
     assert acme.acting_now() == ActorContext(user="ada")
     first.close()  # type: ignore[attr-defined]
-    assert acme.acting_now() == NOBODY
+    assert acme.acting_now() == NO_ACTOR
 
 
-def test_a_block_that_is_left_in_another_context_harms_nobody(acme: TenantHandle) -> None:
+def test_leaving_a_block_in_another_context_is_harmless(acme: TenantHandle) -> None:
     block = acme.acting(user="ada")
     copy_context().run(block.__enter__)
     with acme.acting(user="bob"):
         block.__exit__(None, None, None)
         assert acme.acting_now() == ActorContext(user="bob")
-    assert acme.acting_now() == NOBODY
+    assert acme.acting_now() == NO_ACTOR
 
 
-def test_an_asynchronous_generator_that_another_task_closes_harms_nobody() -> None:
+def test_an_asynchronous_generator_closed_by_another_task_is_harmless() -> None:
     async def main() -> None:
         async with AsyncHoldfast(":memory:") as hf:
             acme = hf.tenant("acme")
@@ -228,20 +228,20 @@ def test_an_asynchronous_generator_that_another_task_closes_harms_nobody() -> No
             with acme.acting(user="bob"):
                 await generator.aclose()  # type: ignore[attr-defined]
                 assert acme.acting_now() == ActorContext(user="bob")
-            assert acme.acting_now() == NOBODY
+            assert acme.acting_now() == NO_ACTOR
 
     asyncio.run(main())
 
 
-def test_acting_is_of_one_holdfast() -> None:
+def test_a_context_belongs_to_one_holdfast() -> None:
     with Holdfast(":memory:") as one, Holdfast(":memory:") as other:
         with one.tenant("acme").acting(user="ada"):
             assert one.tenant("acme").acting_now() == ActorContext(user="ada")
-            assert other.tenant("acme").acting_now() == NOBODY
+            assert other.tenant("acme").acting_now() == NO_ACTOR
             assert other.tenant("acme").sessions.create().user == ""
 
 
-def test_a_joined_handle_acts_as_the_one_it_comes_from(tmp_path: Path) -> None:
+def test_a_joined_handle_has_the_context_of_its_origin(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     with Holdfast(path) as hf:
         acme = hf.tenant("acme")
@@ -258,7 +258,7 @@ def test_a_joined_handle_acts_as_the_one_it_comes_from(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_the_signature_of_a_call_says_nothing_about_acting() -> None:
+def test_public_signatures_do_not_mention_the_actor_context() -> None:
     import inspect
 
     from holdfast.types import AsyncSessions, Sessions
@@ -267,8 +267,8 @@ def test_the_signature_of_a_call_says_nothing_about_acting() -> None:
         assert not {"acting", "connection"} & set(inspect.signature(method).parameters)
 
 
-def test_a_call_that_is_run_again_is_still_of_the_same_caller(acme: TenantHandle) -> None:
-    """An engine may run a call twice, after a deadlock, say: who acts was noted when it was made."""
+def test_a_retried_call_keeps_the_context_of_its_caller(acme: TenantHandle) -> None:
+    """An engine may run a call twice, for example after a deadlock: its context was read when it was made."""
     ran: list[str] = []
     engine: Any = acme._engine
     write = engine.write
@@ -276,7 +276,7 @@ def test_a_call_that_is_run_again_is_still_of_the_same_caller(acme: TenantHandle
     async def twice(call: Any) -> Any:
         for _ in range(2):
             try:
-                result = await write(partial(_elsewhere, call))
+                result = await write(partial(_without_context, call))
             except HoldfastError as error:
                 ran.append(type(error).__name__)
             else:
@@ -289,8 +289,8 @@ def test_a_call_that_is_run_again_is_still_of_the_same_caller(acme: TenantHandle
     assert ran == ["ada", "ada"]
 
 
-async def _elsewhere(call: Any, connection: Any) -> Any:
-    """Run a call as a thread would that knows nothing of the caller."""
+async def _without_context(call: Any, connection: Any) -> Any:
+    """Run a call as a thread without the caller's context would."""
     from contextvars import Context
 
     coroutine = call(connection)
@@ -301,6 +301,6 @@ async def _elsewhere(call: Any, connection: Any) -> Any:
     raise AssertionError("it suspended")
 
 
-def test_what_acting_gives_is_a_block_and_nothing_is_entered_by_asking(acme: TenantHandle) -> None:
+def test_acting_returns_a_block_without_entering_it(acme: TenantHandle) -> None:
     assert isinstance(acme.acting(user="ada"), ActingBlock)
-    assert acme.acting_now() == NOBODY
+    assert acme.acting_now() == NO_ACTOR

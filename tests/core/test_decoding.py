@@ -1,4 +1,4 @@
-"""Loading what is stored builds data and does nothing else: no import, no file, no process, no code.
+"""Decoding stored values only creates data: it imports no module, opens no file and runs no code.
 
 Python reports such acts to audit hooks. A hook cannot be removed, so the loading is done in a process of its own.
 """
@@ -18,7 +18,7 @@ ACTS = (
     "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.posix_spawn", "socket.connect", "socket.__new__",
     "ctypes.dlopen", "ctypes.dlsym", "urllib.Request", "builtins.input", "shutil.rmtree", "os.remove", "os.rename",
 )  # fmt: skip
-"""What must never happen while something stored is being read."""
+"""The audit events that must never occur while stored values are decoded."""
 
 TRAPS: list[Any] = [
     {"__class__": "os.system", "args": ["true"]},
@@ -98,7 +98,7 @@ def read_everything():
     assert mapper(Message, Dialect.SQLITE)([row])[0].content == TRAPS
 
 
-read_everything()  # once without looking: what is imported when it is first needed is imported now
+read_everything()  # once without the hook, for imports on first use
 sys.addaudithook(hook)
 watching = True
 read_everything()
@@ -108,8 +108,8 @@ print(json.dumps(noticed))
 """
 
 
-def noticed(tmp_path: Path, sabotage: str = "") -> list[str]:
-    """What the hook has seen while everything was read, and whatever ``sabotage`` does after it."""
+def recorded_events(tmp_path: Path, sabotage: str = "") -> list[str]:
+    """Return the events that the hook recorded while everything was read and then ``sabotage`` was run."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM.replace("SABOTAGE", sabotage))
     command = [sys.executable, script, json.dumps([ACTS, TRAPS]), tmp_path / "a.db"]
@@ -120,7 +120,7 @@ def noticed(tmp_path: Path, sabotage: str = "") -> list[str]:
 
 
 def test_reading_stored_values_never_imports_opens_or_runs_anything(tmp_path: Path) -> None:
-    assert noticed(tmp_path) == []
+    assert recorded_events(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_reading_stored_values_never_imports_opens_or_runs_anything(tmp_path: Pa
     ],
     ids=["import", "open", "eval", "pickle", "process"],
 )
-def test_the_hook_would_notice(tmp_path: Path, sabotage: str, event: str) -> None:
-    assert any(line.startswith(event) for line in noticed(tmp_path, sabotage))
+def test_the_hook_detects_violations(tmp_path: Path, sabotage: str, event: str) -> None:
+    assert any(line.startswith(event) for line in recorded_events(tmp_path, sabotage))

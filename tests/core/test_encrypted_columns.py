@@ -1,4 +1,4 @@
-"""Encrypted columns: what a store writes and reads, and what becomes of values from before there was a key."""
+"""Encrypted columns: the values that a store writes and reads, including those stored before a key was configured."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ json_values = st.recursive(
 
 
 @given(st.text(st.characters()).filter(lambda value: value != MASK))
-def test_a_text_comes_back_as_it_was(value: str) -> None:
+def test_a_text_round_trips(value: str) -> None:
     assert revealed(TOKEN, stored(TOKEN, value)) == value
 
 
 @given(st.dictionaries(st.text(st.characters()), json_values, max_size=5))
-def test_an_object_comes_back_as_it_was(value: dict[str, Any]) -> None:
+def test_an_object_round_trips(value: dict[str, Any]) -> None:
     assert revealed(OBJECT, stored(OBJECT, value)) == value
 
 
 @given(st.text(st.characters()).filter(lambda value: not value.startswith(PREFIX)))
-def test_a_text_from_before_there_was_a_key_is_read_as_it_is(value: str) -> None:
+def test_a_text_stored_without_a_key_is_readable(value: str) -> None:
     assert revealed(TOKEN, text.escape(value)) == value
     renewed = TOKEN.renew(scope_of(OLD), "1", text.escape(value))
     assert renewed is not None
@@ -80,7 +80,7 @@ def test_a_text_from_before_there_was_a_key_is_read_as_it_is(value: str) -> None
     assert revealed(TOKEN, renewed) == value
 
 
-def test_an_object_from_before_there_was_a_key_is_read_as_it_is() -> None:
+def test_an_object_stored_without_a_key_is_readable() -> None:
     plain = text.dump({"token": f"{PLAIN}\x00"})
     assert revealed(OBJECT, plain) == {"token": f"{PLAIN}\x00"}
     renewed = OBJECT.renew(scope_of(OLD), ROW, plain)
@@ -90,14 +90,14 @@ def test_an_object_from_before_there_was_a_key_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("plain", [MASK, "x" * 100])
-def test_what_could_not_be_stored_today_is_encrypted_all_the_same(plain: str) -> None:
+def test_a_value_over_todays_limits_is_still_renewed(plain: str) -> None:
     scope = scope_of(OLD, limits=Limits(secret_bytes=10))
     renewed = TOKEN.renew(scope, "1", plain)
     assert renewed is not None
     assert revealed(TOKEN, renewed) == plain
 
 
-def test_renewing_changes_only_what_the_first_key_did_not_encrypt() -> None:
+def test_renew_changes_only_values_not_encrypted_with_the_first_key() -> None:
     old = stored(TOKEN, PLAIN, OLD)
     assert TOKEN.renew(scope_of(OLD), "1", old) == old
     assert TOKEN.renew(scope_of(OLD, NEW), "1", old) == old
@@ -105,12 +105,12 @@ def test_renewing_changes_only_what_the_first_key_did_not_encrypt() -> None:
     assert renewed is not None
     assert revealed(TOKEN, renewed, NEW) == PLAIN
     assert TOKEN.renew(scope_of(OLD), "1", None) is None
-    assert TOKEN.renew(scope_of(), "1", "plain") == "plain", "there is no key"
+    assert TOKEN.renew(scope_of(), "1", "plain") == "plain", "no key is configured"
     with pytest.raises(DecryptionFailed):
         TOKEN.renew(scope_of(NEW), "1", old)
 
 
-def test_what_is_not_set_stays_so() -> None:
+def test_none_stays_none() -> None:
     assert TOKEN.encrypt(scope_of(), "1", None) is None
     assert TOKEN.load(scope_of(), "1", None) is None
 
@@ -134,14 +134,14 @@ def test_a_value_decrypts_only_in_its_tenant_table_row_and_column() -> None:
         revealed(OBJECT, other, row=("main", "chat"))
 
 
-def test_a_damaged_value_can_be_listed_and_fails_when_it_is_revealed() -> None:
+def test_a_damaged_value_can_be_listed_and_raises_when_revealed() -> None:
     secret = TOKEN.load(scope_of(OLD), "1", PREFIX + "damaged")
     assert repr(secret) == f"Secret({MASK!r})"
     with pytest.raises(DecryptionFailed, match=r"vault\.token of 1"):
         secret.reveal()  # type: ignore[union-attr]
 
 
-def test_a_limit_has_a_name_and_counts_bytes() -> None:
+def test_secret_bytes_limits_the_size_in_bytes() -> None:
     scope = scope_of(OLD, limits=Limits(secret_bytes=10))
     assert TOKEN.encrypt(scope, "1", Secret("é" * 5)) is not None
     with raises(LimitExceeded, limit="secret_bytes"):
@@ -162,7 +162,7 @@ def test_a_limit_has_a_name_and_counts_bytes() -> None:
         (OBJECT, Secret(MASK), "shown in place of a secret"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_and_not_shown(column: EncryptedColumn, given: Any, says: str) -> None:
+def test_invalid_secrets_are_rejected_without_being_shown(column: EncryptedColumn, given: Any, says: str) -> None:
     with pytest.raises(InvalidInput, match=says) as caught:
         column.encrypt(scope_of(OLD), ROW if column.json else "1", given)
     if isinstance(given, Secret):
@@ -185,18 +185,18 @@ def test_no_error_shows_a_secret() -> None:
         assert PLAIN not in everything_about(caught.value)
 
 
-def test_without_a_key_nothing_is_stored() -> None:
+def test_storing_a_secret_needs_a_key() -> None:
     with pytest.raises(MissingKey, match="new-key"):
         TOKEN.encrypt(scope_of(), "1", Secret(PLAIN))
 
 
 @pytest.mark.parametrize("plain", ["no JSON", "[]", '"text"', "null", ""])
-def test_what_is_no_object_where_one_should_be_is_corrupt(plain: str) -> None:
+def test_a_stored_value_that_is_not_an_object_is_corrupt(plain: str) -> None:
     with pytest.raises(Corrupt, match=r"vault\.credentials of chat, main is not a JSON object"):
         revealed(OBJECT, plain)
 
 
-def test_a_column_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_cannot_be_declared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.core.encrypted_columns._DECLARED", {})
     assert OBJECT.declare() is OBJECT
     assert TOKEN.declare() is TOKEN
@@ -208,7 +208,7 @@ def test_a_column_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], dict[str, tuple[str, bool]]]]:
-    """The columns of a table of the schema: their types, and whether they can be null."""
+    """Return the types of a table's columns, and whether they are nullable."""
     connection: Any
     if request.param == "postgres":
         connection = psycopg.connect(request.getfixturevalue("postgres_url"))

@@ -1,4 +1,4 @@
-"""What a compiled filter finds in a table with a column of every kind, beside a model in Python; and what it refuses."""
+"""The rows that compiled filters find in a table with every kind of column, compared with a Python model; and invalid filters."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def answers() -> Iterator[Callable[..., list[int]]]:
 
 
 def comparable(value: Any) -> Any:
-    """Texts are compared in the form that is stored."""
+    """Return a value for comparison: texts are compared in their stored form."""
     return text.escape(value) if isinstance(value, str) else value
 
 
@@ -176,7 +176,7 @@ def test_a_filter_finds_what_the_model_finds(answers: Callable[..., list[int]], 
     assert answers(*filters) == expected
 
 
-def test_no_filter_finds_everything_and_an_empty_membership_nothing(answers: Callable[..., list[int]]) -> None:
+def test_no_filter_finds_every_row_and_an_empty_list_none(answers: Callable[..., list[int]]) -> None:
     assert answers() == list(range(len(ROWS)))
     assert answers(column("name").is_in([])) == answers(meta("k").is_in([])) == []
     assert answers(column("id").is_in([None])) == [3, 5]
@@ -187,14 +187,14 @@ def test_an_id_is_found_in_any_spelling(answers: Callable[..., list[int]], spell
     assert answers(column("id").eq(spelled)) == answers(column("id").is_in([spelled])) == [0, 4]
 
 
-def test_a_moment_is_the_same_in_every_zone(answers: Callable[..., list[int]]) -> None:
+def test_a_time_is_the_same_in_every_zone(answers: Callable[..., list[int]]) -> None:
     elsewhere = MOMENT.astimezone(timezone(timedelta(hours=5, minutes=45)))
     assert answers(column("at").eq(elsewhere)) == [0, 4, 6, 7]
     assert answers(column("at").gt(elsewhere)) == [1]
 
 
 @pytest.mark.parametrize(
-    ("f", "says"),
+    ("f", "message"),
     [
         (column("count").eq("1"), "count is compared with a whole number under 1e16, not '1'"),
         (column("count").eq(1.0), "whole number"),
@@ -240,17 +240,17 @@ def test_a_moment_is_the_same_in_every_zone(answers: Callable[..., list[int]]) -
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
 @pytest.mark.parametrize("dialect", list(Dialect), ids=lambda each: each.value)
-def test_what_is_not_part_of_the_language_is_refused_on_both_engines(f: Any, says: str, dialect: Dialect) -> None:
+def test_invalid_filters_are_rejected_for_both_engines(f: Any, message: str, dialect: Dialect) -> None:
     with pytest.raises(InvalidFilter) as caught:
         TABLE.compile([f], {}, dialect, Limits())
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
     "filters", ["name", b"name", {"name": 1}, 7, None, {1}, iter([])], ids=lambda each: type(each).__name__
 )
-def test_filters_come_as_a_list(filters: Any) -> None:
+def test_filters_must_be_a_list(filters: Any) -> None:
     if isinstance(filters, bytes):
         with pytest.raises(InvalidFilter):
             TABLE.compile(filters, {}, Dialect.SQLITE, Limits())  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ def test_filters_come_as_a_list(filters: Any) -> None:
         filter_list(filters)
 
 
-def test_a_membership_of_exactly_the_limit_is_fine(answers: Callable[..., list[int]]) -> None:
+def test_a_list_of_exactly_the_maximum_length_is_accepted(answers: Callable[..., list[int]]) -> None:
     most = Limits().filter_values
     assert answers(column("count").is_in(range(most))) == [0, 1, 3, 6, 7]
     with raises(LimitExceeded, limit="filter_values", maximum=1000):
@@ -267,7 +267,7 @@ def test_a_membership_of_exactly_the_limit_is_fine(answers: Callable[..., list[i
 
 
 @pytest.mark.parametrize("value", ["plain", "\x00", "\ud800", "\U0010f801", "é"], ids=repr)
-def test_ids_in_the_form_that_is_stored_travel_as_they_are(value: str) -> None:
+def test_id_list_does_not_escape_stored_ids_again(value: str) -> None:
     given_ids = [text.escape(value)]
     assert id_list(given_ids, Dialect.POSTGRES) == given_ids
     rows = apsw.Connection(":memory:").execute("SELECT value FROM json_each(?)", (id_list(given_ids, Dialect.SQLITE),))

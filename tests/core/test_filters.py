@@ -1,4 +1,4 @@
-"""The filter language before any engine sees it; its answers are in tests/differential."""
+"""The compilation of filters; their results are tested in tests/differential."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ filters = st.builds(
 
 
 @given(filters, st.sampled_from(DIALECTS))
-def test_a_filter_compiles_or_is_refused(f: Filter, dialect: Dialect) -> None:
+def test_a_filter_compiles_or_is_rejected(f: Filter, dialect: Dialect) -> None:
     try:
         sql, params = compiled(f, dialect=dialect)
     except (InvalidFilter, LimitExceeded):
@@ -69,7 +69,7 @@ def test_a_filter_compiles_or_is_refused(f: Filter, dialect: Dialect) -> None:
 
 
 def shape(value: Any) -> Any:
-    """What of a value may be seen in the SQL: its type, for true and false and nothing the value, and nothing more."""
+    """Return the part of a value that may determine the SQL: its type, and for true, false and null the value."""
     if isinstance(value, (list, tuple)):
         return ("list", any(item is None for item in value), any(item is not None for item in value))
     return (
@@ -99,7 +99,7 @@ def test_the_text_of_a_statement_never_depends_on_a_value_or_a_key(
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("text", TEXTS)
-def test_keys_and_values_travel_as_parameters(text: str, dialect: Dialect) -> None:
+def test_keys_and_values_are_parameters(text: str, dialect: Dialect) -> None:
     marked = f"marker{text}"
     for f in (
         meta(marked).eq(marked),
@@ -114,7 +114,7 @@ def test_keys_and_values_travel_as_parameters(text: str, dialect: Dialect) -> No
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_long_list_is_one_argument(dialect: Dialect) -> None:
+def test_a_long_list_is_one_parameter(dialect: Dialect) -> None:
     for target in (column("name"), meta("key")):
         short, _ = compiled(target.is_in(["a"]), dialect=dialect)
         long, params = compiled(target.is_in([str(n) for n in range(1_000)]), dialect=dialect)
@@ -123,21 +123,21 @@ def test_a_long_list_is_one_argument(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_moments_are_bound_by_a_name_that_says_so(dialect: Dialect) -> None:
+def test_parameters_of_times_end_in_at(dialect: Dialect) -> None:
     moment = datetime(2020, 1, 1, tzinfo=UTC)
     for f in (column("at").eq(moment), column("at").lt(moment), column("at").is_in([moment])):
         _, params = compiled(f, dialect=dialect)
         assert [name for name in params if name.endswith("_at")] == [*params]
 
 
-def test_each_filter_has_parameters_of_its_own() -> None:
+def test_each_filter_has_its_own_parameters() -> None:
     sql, params = compiled(*[meta("a").eq(n) for n in range(12)])
     assert len(params) == 24
     assert sql.count("AND EXISTS") == 0
     assert all(f":{name}" in sql for name in params)
 
 
-def test_limits_hold() -> None:
+def test_filters_have_limits() -> None:
     limits = Limits(filters=2, filter_values=2)
     compiled(*[meta("a").eq(1)] * 2, limits=limits)
     with raises(LimitExceeded, limit="filters", maximum=2):
@@ -146,21 +146,21 @@ def test_limits_hold() -> None:
         compiled(meta("a").is_in([1, 2, 3]), limits=limits)
 
 
-def test_a_table_without_metadata_says_so() -> None:
+def test_a_table_without_metadata_rejects_metadata_filters() -> None:
     plain = FilterColumns({"name": ("name", "text")})
     for f in (meta("a").eq(1), meta("a").is_in([1])):
         with raises(InvalidFilter, field="meta"):
             plain.compile([f], {}, Dialect.SQLITE, Limits())
 
 
-def test_an_unknown_column_names_those_there_are() -> None:
+def test_the_error_for_an_unknown_column_lists_the_columns() -> None:
     with raises(InvalidFilter, field="column") as caught:
         compiled(column("colour").eq(1))
     assert str(caught.value).endswith("name, count, done, at, id")
     assert "'colour'" in str(caught.value)
 
 
-def test_a_dictionary_stands_for_equalities() -> None:
+def test_a_dictionary_is_compiled_to_equalities() -> None:
     assert equal_metadata({"a": 1, "b": None}) == [meta("a").eq(1), meta("b").eq(None)]
     assert equal_metadata(None) == []
     for wrong in ("a", [1], 7):
@@ -168,7 +168,7 @@ def test_a_dictionary_stands_for_equalities() -> None:
             equal_metadata(wrong)  # type: ignore[arg-type]
 
 
-def test_the_words_of_the_language_make_these_filters() -> None:
+def test_the_functions_of_the_language_create_these_filters() -> None:
     target = column("name")
     created = [
         target.eq(1),
@@ -199,7 +199,7 @@ def test_decoding_anything_gives_a_filter_or_a_documented_error(data: bytes) -> 
 
 
 @given(filters, st.data())
-def test_a_tampered_filter_is_refused_or_is_one(f: Filter, data: st.DataObject) -> None:
+def test_a_tampered_filter_is_valid_or_rejected(f: Filter, data: st.DataObject) -> None:
     try:
         encoded = msgspec.json.encode(f)
     except UnicodeEncodeError:
@@ -213,6 +213,6 @@ def test_a_tampered_filter_is_refused_or_is_one(f: Filter, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("extra", [{"sql": "1=1"}, {"columns": "name"}, {"op": "eq", "value": 1, "table": "x"}])
-def test_unknown_words_in_a_decoded_filter_are_refused(extra: dict[str, Any]) -> None:
+def test_unknown_fields_in_a_decoded_filter_are_rejected(extra: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         json_filter(msgspec.json.encode({"op": "eq", "value": 1, "column": "name", **extra}))

@@ -1,4 +1,4 @@
-"""Grants: one row for each resource and principal, listed from either side, of one tenant."""
+"""Grants: one row for each resource and principal, listed from either side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.core.paging import encode_cursor
 from holdfast.core.records import Limited
 from holdfast.core.rows import Column
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
-from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.core.table_databases import TableDatabase, check_statements, database, detects, pages, with_defect
 from tests.errors import raises
 
 
@@ -52,19 +52,19 @@ TABLE = """CREATE TABLE members (tenant_id {text} NOT NULL, team {text} NOT NULL
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "members", TABLE) as result:
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableDatabase]:
+    with database(request, tmp_path, "members", TABLE) as result:
         yield result
 
 
-def members(here: Place, tenant: str = "acme") -> Members:
+def members(here: TableDatabase, tenant: str = "acme") -> Members:
     return here.store(AsyncMembers, Members, tenant)
 
 
 Open = Callable[..., Members]
 
 
-def granting_again_replaces_the_attributes(here: Place, open: Open) -> None:
+def granting_again_replaces_the_attributes(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     first = acme.grant(NewMember(team="red", user="ada", role="lead", tools=["a\x00", "é"]))
     assert (first.role, first.tools, first.created_at) == ("lead", ["a\x00", "é"], first.updated_at)
@@ -76,7 +76,7 @@ def granting_again_replaces_the_attributes(here: Place, open: Open) -> None:
     assert acme.list(resource="red") == [second]
 
 
-def a_grant_is_revoked_once_and_alone(here: Place, open: Open) -> None:
+def a_grant_is_revoked_once_and_alone(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     for team, user in (("red", "ada"), ("red", "bob"), ("blue", "ada")):
         acme.grant(NewMember(team=team, user=user))
@@ -87,7 +87,7 @@ def a_grant_is_revoked_once_and_alone(here: Place, open: Open) -> None:
     assert [row.team for row in acme.list(principal="ada")] == ["blue"]
 
 
-def both_sides_are_listed_in_order_and_in_pages(here: Place, open: Open) -> None:
+def both_sides_are_listed_in_order_and_in_pages(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     for number in (3, 1, 4, 2, 0):
         role = "lead" if number % 2 else "member"
@@ -99,7 +99,7 @@ def both_sides_are_listed_in_order_and_in_pages(here: Place, open: Open) -> None
         assert pages(partial(acme.list, **side), 2) == whole  # type: ignore[arg-type]
 
 
-def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+def grants_of_tenants_are_separate(here: TableDatabase, open: Open) -> None:
     acme, zenith = open(here), open(here, "zenith")
     mine = acme.grant(NewMember(team="red", user="ada", role="lead"))
     theirs = zenith.grant(NewMember(team="red", user="ada"))
@@ -116,12 +116,12 @@ PROMISES = [
     granting_again_replaces_the_attributes,
     a_grant_is_revoked_once_and_alone,
     both_sides_are_listed_in_order_and_in_pages,
-    tenants_do_not_see_each_other,
+    grants_of_tenants_are_separate,
 ]
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_grants(here: Place, promise: Callable[[Place, Open], None]) -> None:
+def test_grants(here: TableDatabase, promise: Callable[[TableDatabase, Open], None]) -> None:
     promise(here, members)
 
 
@@ -136,12 +136,12 @@ def test_grants(here: Place, promise: Callable[[Place, Open], None]) -> None:
         ("LIMIT :limit", "LIMIT :limit - 1"),
     ],
 )
-def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
-    wrong = type("Wrong", (AsyncMembers,), {"grants": planted(AsyncMembers.grants, old, new)})
-    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Members, tenant), "members")
+def test_a_defect_is_detected(here: TableDatabase, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncMembers,), {"grants": with_defect(AsyncMembers.grants, old, new)})
+    assert detects(here, PROMISES, lambda database, tenant="acme": database.store(wrong, Members, tenant), "members")
 
 
-def test_bad_input_is_refused(here: Place) -> None:
+def test_invalid_arguments_are_rejected(here: TableDatabase) -> None:
     acme = members(here)
     calls: list[Callable[[], Any]] = [
         lambda: acme.grant(NewMember(team="", user="ada")),
@@ -161,7 +161,7 @@ def test_bad_input_is_refused(here: Place) -> None:
         acme.list(resource="red", limit=1, cursor=encode_cursor("other", "ada"))
 
 
-def test_a_list_without_a_limit_is_bounded(here: Place) -> None:
+def test_a_list_without_a_limit_is_bounded(here: TableDatabase) -> None:
     acme = members(here)
     for number in range(7):
         acme.grant(NewMember(team="red", user=f"u{number}"))
@@ -169,5 +169,5 @@ def test_a_list_without_a_limit_is_bounded(here: Place) -> None:
         acme.list(resource="red")
 
 
-def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+def test_the_statements_follow_the_rules(here: TableDatabase, request: pytest.FixtureRequest) -> None:
     check_statements(here, AsyncMembers.grants, request)

@@ -1,4 +1,4 @@
-"""Append-only logs: added once, read newest first, filtered, counted and pruned by age."""
+"""Append-only logs: entries are appended once, listed newest first, filtered, counted and pruned by age."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.core.records import Limited
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
 from holdfast.sync_runner import step
-from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.core.table_databases import TableDatabase, check_statements, database, detects, pages, with_defect
 from tests.errors import raises
 
 FIRST = "01900000-0000-7000-8000-000000000000"
@@ -54,19 +54,19 @@ INDEXES = [
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "events", TABLE, *INDEXES) as result:
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableDatabase]:
+    with database(request, tmp_path, "events", TABLE, *INDEXES) as result:
         yield result
 
 
-def events(here: Place, tenant: str = "acme") -> Events:
+def events(here: TableDatabase, tenant: str = "acme") -> Events:
     return here.store(AsyncEvents, Events, tenant)
 
 
 Open = Callable[..., Events]
 
 
-def an_entry_is_added_once(here: Place, open: Open) -> None:
+def an_entry_is_added_once(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     first = acme.append(NewEvent(kind="a\x00", data={"n": 1, "é": [None]}), id=FIRST)
     assert (first.kind, first.data) == ("a\x00", {"n": 1, "é": [None]})
@@ -85,7 +85,7 @@ def an_entry_is_added_once(here: Place, open: Open) -> None:
         acme.get("01900000-0000-7000-8000-000000000001")
 
 
-def entries_are_read_newest_first_and_in_pages(here: Place, open: Open) -> None:
+def entries_are_listed_newest_first_and_in_pages(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     added = []
     for number in range(6):
@@ -97,7 +97,7 @@ def entries_are_read_newest_first_and_in_pages(here: Place, open: Open) -> None:
         assert pages(acme.list, limit) == newest
 
 
-def filters_are_exact_and_count_agrees(here: Place, open: Open) -> None:
+def filters_are_exact_and_count_agrees(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     one = acme.append(NewEvent(kind="a", data={"n": 1}))
     two = acme.append(NewEvent(kind="A", data={"n": 2}))
@@ -112,7 +112,7 @@ def filters_are_exact_and_count_agrees(here: Place, open: Open) -> None:
     assert acme.count() == 2
 
 
-def only_what_is_older_is_pruned(here: Place, open: Open) -> None:
+def only_older_entries_are_pruned(here: TableDatabase, open: Open) -> None:
     acme, zenith = open(here), open(here, "zenith")
     old, theirs = acme.append(NewEvent(kind="old"), id=FIRST), zenith.append(NewEvent(kind="old"), id=FIRST)
     here.clock.advance(10)
@@ -124,7 +124,7 @@ def only_what_is_older_is_pruned(here: Place, open: Open) -> None:
     assert zenith.list() == [theirs]
 
 
-def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+def logs_of_tenants_are_separate(here: TableDatabase, open: Open) -> None:
     acme, zenith = open(here), open(here, "zenith")
     mine, theirs = acme.append(NewEvent(kind="a"), id=FIRST), zenith.append(NewEvent(kind="b"), id=FIRST)
     assert (acme.get(FIRST), zenith.get(FIRST)) == (mine, theirs)
@@ -134,15 +134,15 @@ def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
 
 PROMISES = [
     an_entry_is_added_once,
-    entries_are_read_newest_first_and_in_pages,
+    entries_are_listed_newest_first_and_in_pages,
     filters_are_exact_and_count_agrees,
-    only_what_is_older_is_pruned,
-    tenants_do_not_see_each_other,
+    only_older_entries_are_pruned,
+    logs_of_tenants_are_separate,
 ]
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_a_log(here: Place, promise: Callable[[Place, Open], None]) -> None:
+def test_a_log(here: TableDatabase, promise: Callable[[TableDatabase, Open], None]) -> None:
     promise(here, events)
 
 
@@ -158,12 +158,12 @@ def test_a_log(here: Place, promise: Callable[[Place, Open], None]) -> None:
         ("DO NOTHING", "DO UPDATE SET kind = excluded.kind"),
     ],
 )
-def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
-    wrong = type("Wrong", (AsyncEvents,), {"log": planted(AsyncEvents.log, old, new)})
-    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Events, tenant), "events")
+def test_a_defect_is_detected(here: TableDatabase, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncEvents,), {"log": with_defect(AsyncEvents.log, old, new)})
+    assert detects(here, PROMISES, lambda database, tenant="acme": database.store(wrong, Events, tenant), "events")
 
 
-def test_pruning_is_done_in_batches(here: Place) -> None:
+def test_pruning_is_done_in_batches(here: TableDatabase) -> None:
     acme = events(here)
     newest = [acme.append(NewEvent(kind=str(number))) for number in range(4)][-1]
     store = acme._async
@@ -172,7 +172,7 @@ def test_pruning_is_done_in_batches(here: Place) -> None:
     assert [step(store._engine.write(prune)) for _ in range(3)] == [3, 1, 0]
 
 
-def test_bad_input_is_refused(here: Place) -> None:
+def test_invalid_arguments_are_rejected(here: TableDatabase) -> None:
     acme = events(here)
     calls: list[Callable[[], Any]] = [
         lambda: acme.append(NewEvent(kind="")),
@@ -197,5 +197,5 @@ def test_bad_input_is_refused(here: Place) -> None:
         acme.list()
 
 
-def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+def test_the_statements_follow_the_rules(here: TableDatabase, request: pytest.FixtureRequest) -> None:
     check_statements(here, AsyncEvents.log, request)

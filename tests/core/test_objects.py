@@ -1,4 +1,4 @@
-"""Bodies under their digests: packed, unpacked, and every flipped bit noticed."""
+"""The stored form of objects: digests, compression, and the detection of damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = b"The quick brown fox jumps over the lazy dog, and then again. " * 40
 
 
 @given(st.binary(max_size=2_000) | st.integers(0, 400).map(lambda n: TEXT[:n] * 3))
-def test_a_body_comes_back(body: bytes) -> None:
+def test_a_body_round_trips(body: bytes) -> None:
     for length in (objects.SHORT_BYTES, objects.DIGEST_BYTES):
         packed = objects.pack(body, length)
         assert len(packed.digest) == length
@@ -33,7 +33,7 @@ def test_a_body_comes_back(body: bytes) -> None:
 
 
 @given(st.lists(st.binary(max_size=300) | st.integers(0, 400).map(lambda n: TEXT[:n] * 20), max_size=12))
-def test_many_bodies_come_back_at_once(bodies: list[bytes]) -> None:
+def test_several_bodies_are_unpacked_at_once(bodies: list[bytes]) -> None:
     for length in (objects.SHORT_BYTES, objects.DIGEST_BYTES):
         packed = [objects.pack(body, length) for body in bodies]
         assert objects.unpack_all([(item.digest, item.codec, item.body) for item in packed]) == bodies
@@ -41,7 +41,7 @@ def test_many_bodies_come_back_at_once(bodies: list[bytes]) -> None:
 
 @pytest.mark.parametrize("column", ["digest", "codec", "body"])
 @pytest.mark.parametrize("at", range(4))
-def test_one_damaged_body_among_many_is_noticed(at: int, column: str) -> None:
+def test_one_damaged_body_among_several_is_detected(at: int, column: str) -> None:
     bodies = [TEXT, b"short", TEXT * 20, TEXT[::-1]]
     rows = [[packed.digest, packed.codec, packed.body] for packed in map(objects.pack, bodies)]
     number = ["digest", "codec", "body"].index(column)
@@ -51,7 +51,7 @@ def test_one_damaged_body_among_many_is_noticed(at: int, column: str) -> None:
         objects.unpack_all([tuple(row) for row in rows])
 
 
-def test_bodies_in_each_others_place_are_noticed() -> None:
+def test_swapped_bodies_are_detected() -> None:
     one, other = objects.pack(TEXT), objects.pack(TEXT[::-1])
     with pytest.raises(Corrupt, match="another digest"):
         objects.unpack_all([(one.digest, other.codec, other.body), (other.digest, one.codec, one.body)])
@@ -65,14 +65,14 @@ def test_a_body_is_compressed_where_that_helps() -> None:
     assert (objects.pack(noise).codec, objects.pack(noise).body) == (objects.RAW, noise)
 
 
-def test_a_digest_is_that_of_blake3_and_a_short_one_its_beginning() -> None:
+def test_a_digest_is_blake3_and_a_short_one_its_prefix() -> None:
     empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
     assert objects.digest_of(b"").hex() == empty
     assert objects.digest_of(b"", 16).hex() == empty[:32]
 
 
-def test_the_words_are_never_changed() -> None:
-    """What was compressed with them can only be read with them: another list needs another codec."""
+def test_the_preset_dictionary_is_never_changed() -> None:
+    """A body can only be read with the dictionary it was compressed with: another dictionary needs another codec."""
     assert objects.digest_of(WORDS).hex() == WORDS_DIGEST
 
 
@@ -82,7 +82,7 @@ WORDS_DIGEST = "23710de883edeb0933c399dbac4d1321b235490e9ee1bfe7af2854ebce6e6238
 @pytest.mark.parametrize(
     "body", [b"short body", TEXT, TEXT * 20, Random(2).randbytes(3_000)], ids=["raw", "words", "zstd", "noise"]
 )
-def test_every_flipped_bit_is_noticed(body: bytes) -> None:
+def test_every_flipped_bit_is_detected(body: bytes) -> None:
     packed, random = objects.pack(body), Random(len(body))
     for _ in range(300):
         place = random.randrange(len(packed.body) * 8)
@@ -93,12 +93,12 @@ def test_every_flipped_bit_is_noticed(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [3, 9, 255])
-def test_a_codec_nobody_knows_is_refused(codec: int) -> None:
+def test_an_unknown_codec_is_rejected(codec: int) -> None:
     with pytest.raises(Corrupt, match=str(codec)):
         objects.unpack(b"\x00" * 32, codec, b"x")
 
 
-def test_a_frame_that_claims_to_be_huge_is_refused_before_it_is_unpacked() -> None:
+def test_a_frame_that_claims_to_be_huge_is_rejected_before_it_is_unpacked() -> None:
     import zstandard
 
     bomb = zstandard.ZstdCompressor().compress(bytes(objects.MAX_UNPACKED + 1))
@@ -158,7 +158,7 @@ def flip(path: Path, table: str, column: str, random: Random) -> None:
         ("lg_checkpoint_write", "writes"), ("lg_checkpoint_write", "pieces"),
     ],
 )  # fmt: skip
-def test_flipped_bits_in_a_database_are_found(filled: Path, tmp_path: Path, table: str, column: str) -> None:
+def test_flipped_bits_in_a_database_are_detected(filled: Path, tmp_path: Path, table: str, column: str) -> None:
     read_all(filled)
     random = Random(11)
     for number in range(12):
@@ -169,7 +169,7 @@ def test_flipped_bits_in_a_database_are_found(filled: Path, tmp_path: Path, tabl
             read_all(copy)
 
 
-def test_a_body_that_could_not_be_read_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_over_the_maximum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "MAX_UNPACKED", 1_000)
     for body in (b"a" * 1_000, Random(1).randbytes(1_000)):
         packed = objects.pack(body)

@@ -14,7 +14,7 @@ from holdfast.core.filters import column
 from holdfast.core.overlay import MAX_LEVELS, AsyncOverlay, Overlay, OverlayTable
 from holdfast.core.records import Limited
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
-from tests.core.places import Place, check_statements, notices, pages, place, planted
+from tests.core.table_databases import TableDatabase, check_statements, database, detects, pages, with_defect
 from tests.errors import raises
 
 
@@ -40,18 +40,18 @@ TABLE = """CREATE TABLE overlaid (tenant_id {text} NOT NULL, name {text} NOT NUL
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "overlaid", TABLE) as result:
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableDatabase]:
+    with database(request, tmp_path, "overlaid", TABLE) as result:
         yield result
 
 
-def add(here: Place, *rows: tuple[str, str, str], tenant: str = "acme", enabled: bool = True) -> None:
+def add(here: TableDatabase, *rows: tuple[str, str, str], tenant: str = "acme", enabled: bool = True) -> None:
     for name, agent, value in rows:
         values = f"'{tenant}', '{name}', '{agent}', {str(enabled).upper()}, '{value}'"
         here.execute(f"INSERT INTO overlaid VALUES ({values}) RETURNING 1")
 
 
-def settings(here: Place, tenant: str = "acme") -> Settings:
+def settings(here: TableDatabase, tenant: str = "acme") -> Settings:
     return here.store(AsyncSettings, Settings, tenant)
 
 
@@ -68,7 +68,7 @@ def resolved(store: Settings, name: str, **more: Any) -> str | None:
     return None if row is None else row.value
 
 
-def the_specific_row_shadows_the_general_one(here: Place, open: Open) -> None:
+def the_specific_row_shadows_the_general_one(here: TableDatabase, open: Open) -> None:
     add(here, ("a", "", "general"), ("a", "team", "of team"), ("a", "helper", "own"), ("a", "other", "of other"))
     add(here, ("b", "", "general"), ("b", "team", "of team"), ("c", "", "general"), ("d", "other", "of other"))
     acme = open(here)
@@ -78,7 +78,7 @@ def the_specific_row_shadows_the_general_one(here: Place, open: Open) -> None:
     assert values(acme.effective(["other"])) == {"a": "of other", "d": "of other"}
 
 
-def a_row_that_is_filtered_out_shadows_nothing(here: Place, open: Open) -> None:
+def a_row_that_is_filtered_out_shadows_nothing(here: TableDatabase, open: Open) -> None:
     add(here, ("a", "", "general"))
     add(here, ("a", "helper", "own"), enabled=False)
     acme, enabled = open(here), [column("enabled").eq(True)]
@@ -87,7 +87,7 @@ def a_row_that_is_filtered_out_shadows_nothing(here: Place, open: Open) -> None:
     assert values(acme.effective(CHAIN, where=enabled)) == {"a": "general"}
 
 
-def pages_hold_each_name_once(here: Place, open: Open) -> None:
+def pages_contain_each_name_once(here: TableDatabase, open: Open) -> None:
     for number, agents in enumerate((["", "team", "helper"], [""], ["team", "helper"], ["helper"], ["", "helper"])):
         add(here, *((f"n{number}", agent, agent) for agent in agents))
     acme = open(here)
@@ -99,7 +99,7 @@ def pages_hold_each_name_once(here: Place, open: Open) -> None:
         assert pages(partial(acme.effective, CHAIN), limit) == whole
 
 
-def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+def overlays_of_tenants_are_separate(here: TableDatabase, open: Open) -> None:
     add(here, ("a", "", "mine"), ("b", "", "mine"))
     add(here, ("a", "helper", "theirs"), ("c", "", "theirs"), tenant="zenith")
     acme = open(here)
@@ -111,13 +111,13 @@ def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
 PROMISES = [
     the_specific_row_shadows_the_general_one,
     a_row_that_is_filtered_out_shadows_nothing,
-    pages_hold_each_name_once,
-    tenants_do_not_see_each_other,
+    pages_contain_each_name_once,
+    overlays_of_tenants_are_separate,
 ]
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_an_overlay(here: Place, promise: Callable[[Place, Open], None]) -> None:
+def test_an_overlay(here: TableDatabase, promise: Callable[[TableDatabase, Open], None]) -> None:
     promise(here, settings)
 
 
@@ -130,12 +130,12 @@ def test_an_overlay(here: Place, promise: Callable[[Place, Open], None]) -> None
         ("/*where*/", ""),
     ],
 )
-def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
-    wrong = type("Wrong", (AsyncSettings,), {"overlay": planted(AsyncSettings.overlay, old, new)})
-    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Settings, tenant), "overlaid")
+def test_a_defect_is_detected(here: TableDatabase, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncSettings,), {"overlay": with_defect(AsyncSettings.overlay, old, new)})
+    assert detects(here, PROMISES, lambda database, tenant="acme": database.store(wrong, Settings, tenant), "overlaid")
 
 
-def test_bad_input_is_refused(here: Place) -> None:
+def test_invalid_arguments_are_rejected(here: TableDatabase) -> None:
     acme = settings(here)
     wrong: list[Any] = [[], "helper", None, [7], ["a", "a"], [str(number) for number in range(MAX_LEVELS + 1)]]
     for levels in wrong:
@@ -152,5 +152,5 @@ def test_bad_input_is_refused(here: Place) -> None:
         acme.effective(CHAIN)
 
 
-def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+def test_the_statements_follow_the_rules(here: TableDatabase, request: pytest.FixtureRequest) -> None:
     check_statements(here, AsyncSettings.overlay, request)

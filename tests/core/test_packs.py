@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core import packs
 from holdfast.core.packs import PackStorage, folder_of
-from holdfast.errors import Corrupt, InvalidInput, NotFound, PacksUnknown
+from holdfast.errors import Corrupt, InvalidInput, NotFound, PackStorageMissing
 from holdfast.sync_runner import step
 from tests.errors import raises
 
@@ -52,7 +52,7 @@ def test_a_folder_that_is_made_when_needed_is_not_made_by_a_read(tmp_path: Path)
     storage = PackStorage(tmp_path / "deep" / "p", when_needed=True)
     assert step(storage.names("t", blocking=True)) == []
     step(storage.remove(["t/1"], blocking=True))
-    with pytest.raises(PacksUnknown, match="--packs"):
+    with pytest.raises(PackStorageMissing, match="--packs"):
         step(storage.read("t/1", [(0, 1)], blocking=True))
     assert not (tmp_path / "deep").exists()
     step(storage.write("t/1", b"x", blocking=True))

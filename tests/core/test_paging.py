@@ -21,7 +21,7 @@ LIMITS = Limits(page_rows=10, list_rows=20)
 
 
 @given(st.integers(0, 253_402_300_799_999_999), st.one_of(st.text(), st.sampled_from(TEXTS)))
-def test_a_cursor_holds_what_was_put_in(number: int, value: str) -> None:
+def test_a_cursor_round_trips_its_values(number: int, value: str) -> None:
     cursor = encode_cursor("sessions", number, value)
     assert cursor.isascii()
     assert cursor.replace("-", "").replace("_", "").isalnum()
@@ -41,29 +41,27 @@ def test_a_cursor_belongs_to_one_list() -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, 2**64 - 1, 253_402_300_800_000_000, True, 1.0])
-def test_a_forged_number_is_refused(number: Any) -> None:
+def test_a_forged_number_is_rejected(number: Any) -> None:
     with pytest.raises(InvalidFilter):
         decode_cursor(encode_cursor("messages", number), "messages", int)
 
 
 @pytest.mark.parametrize("cursor", GARBAGE_CURSORS, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("kinds", KINDS, ids=str)
-def test_garbage_is_refused(cursor: Any, kinds: tuple[type, ...]) -> None:
+def test_garbage_is_rejected(cursor: Any, kinds: tuple[type, ...]) -> None:
     with pytest.raises(InvalidFilter):
         decode_cursor(cursor, "sessions", *kinds)
 
 
 @given(st.binary(max_size=40), st.sampled_from(KINDS))
-def test_any_bytes_are_refused_or_are_what_they_say(data: bytes, kinds: tuple[type, ...]) -> None:
+def test_any_bytes_are_a_cursor_or_rejected(data: bytes, kinds: tuple[type, ...]) -> None:
     for cursor in (base64.urlsafe_b64encode(data).decode().rstrip("="), data.decode("latin-1")):
         with pytest.raises(InvalidFilter):
             decode_cursor(cursor, "sessions", *kinds)
 
 
 @given(st.integers(0, 2**40), st.text(max_size=8), st.data())
-def test_a_tampered_cursor_is_refused_or_yields_what_was_asked_for(
-    number: int, value: str, data: st.DataObject
-) -> None:
+def test_a_tampered_cursor_is_rejected_or_has_the_expected_types(number: int, value: str, data: st.DataObject) -> None:
     raw = base64.urlsafe_b64decode(encode_cursor("sessions", number, value) + "==")
     place, cut = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, 3))
     changed = raw[:place] + data.draw(st.binary(max_size=3)) + raw[place + cut :]
@@ -77,7 +75,7 @@ def test_a_tampered_cursor_is_refused_or_yields_what_was_asked_for(
 @pytest.mark.parametrize(
     "tail", [b"\xa1\x80", b"\x81\xa1\x80\x01", b"\xd9\x01\xff", b"\xc7\x08\xff12345678", b"\xd6\xff1234"]
 )
-def test_text_that_is_not_text_is_refused(tail: bytes) -> None:
+def test_invalid_text_in_a_cursor_is_rejected(tail: bytes) -> None:
     with pytest.raises(InvalidFilter):
         decode_cursor(base64.urlsafe_b64encode(b"\x92\xa8sessions" + tail).decode(), "sessions", str)
 
@@ -100,7 +98,7 @@ nested_data = st.recursive(
     st.one_of(nested_data, st.lists(nested_data, max_size=3).map(lambda rest: ["sessions", *rest])),
     st.sampled_from(KINDS),
 )
-def test_a_forged_cursor_yields_only_the_kinds_that_were_asked_for(data: Any, kinds: tuple[type, ...]) -> None:
+def test_a_forged_cursor_yields_only_values_of_the_expected_types(data: Any, kinds: tuple[type, ...]) -> None:
     cursor = base64.urlsafe_b64encode(msgspec.msgpack.encode(data)).decode().rstrip("=")
     try:
         result = decode_cursor(cursor, "sessions", *kinds)
@@ -120,12 +118,12 @@ def test_a_forged_cursor_yields_only_the_kinds_that_were_asked_for(data: Any, ki
         b"\xc9\xff\xff\xff\xff\x00",
     ],
 )
-def test_a_bomb_is_refused_at_once(bomb: bytes) -> None:
+def test_a_deeply_nested_cursor_is_rejected_quickly(bomb: bytes) -> None:
     with pytest.raises(InvalidFilter):
         decode_cursor(base64.urlsafe_b64encode(bomb).decode(), "sessions", int)
 
 
-def test_one_row_more_than_wanted_is_read() -> None:
+def test_one_row_more_than_the_limit_is_read() -> None:
     assert rows_to_read(1, LIMITS) == 2
     assert rows_to_read(10, LIMITS) == 11
     assert rows_to_read(None, LIMITS) == 21
@@ -134,12 +132,12 @@ def test_one_row_more_than_wanted_is_read() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, False, 1.0, "1", [1]])
-def test_a_limit_is_a_whole_number_from_one_on(limit: Any) -> None:
+def test_a_limit_must_be_a_whole_number_from_one_on(limit: Any) -> None:
     with raises(InvalidInput, field="limit"):
         rows_to_read(limit, LIMITS)
 
 
-def test_a_page_is_a_list_that_knows_how_to_go_on() -> None:
+def test_a_page_is_a_list_with_the_next_cursor() -> None:
     page = Page([1, 2], "cursor")
     assert page == [1, 2]
     assert page.next == "cursor"

@@ -1,4 +1,4 @@
-"""What the methods of stores look like to whoever asks: without the connection and without who acts."""
+"""The public signatures of store methods: without the connection and the actor context."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.types import AsyncMessages, AsyncSessions, Messages
 
 
 @pytest.mark.parametrize("method", [AsyncMessages.append, Messages.append, AsyncSessions.create, AsyncSessions.get])
-def test_nobody_sees_what_only_the_engine_gives(method: object) -> None:
+def test_signatures_hide_the_connection_and_the_actor_context(method: object) -> None:
     seen = inspect.signature(method)  # type: ignore[arg-type]
     assert not {"connection", "acting"} & set(seen.parameters)
     assert next(iter(seen.parameters)) == "self"
     assert seen.return_annotation is not inspect.Signature.empty
 
 
-def test_a_signature_is_like_any_other() -> None:
+def test_a_signature_is_a_standard_signature() -> None:
     seen = inspect.signature(AsyncMessages.count)
     assert str(seen) == "(self, session_id: 'Id', *, where: 'Sequence[Filter]' = ()) -> 'int'"
     assert seen == inspect.signature(AsyncMessages.count) != inspect.signature(AsyncMessages.get)

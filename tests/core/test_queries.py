@@ -29,7 +29,7 @@ class Thing(Struct, frozen=True):
 
 
 class Recorder:
-    """A connection that notes what it is asked to run."""
+    """A connection that records the statements it runs."""
 
     def __init__(self, dialect: Dialect, rows: list[Row] | None = None) -> None:
         self.dialect, self.rows, self.ran = dialect, rows or [], []
@@ -66,7 +66,7 @@ def test_a_missing_parameter_is_an_error_and_not_null() -> None:
     assert Statement("SELECT 1", SQLITE).bind({}) == ()
 
 
-def test_moments_are_microseconds_above_and_native_below() -> None:
+def test_times_are_microseconds_above_and_native_below() -> None:
     statement = Statement("SELECT :now_at, :many_at, :none_at, :n", POSTGRES)
     params = {"now_at": 1_000_000, "many_at": [0, 1], "none_at": None, "n": 5}
     first = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,7 +79,7 @@ def test_moments_are_microseconds_above_and_native_below() -> None:
     assert tuple(Statement("SELECT :now_at", SQLITE).bind(params)) == (1_000_000,)
 
 
-def test_a_file_holds_queries_by_name() -> None:
+def test_a_file_contains_named_queries() -> None:
     parsed = parse("-- name: one\n-- What it is for.\nSELECT 1;\n\n-- name: two\nSELECT :a;\n")
     assert [*parsed] == ["one", "two"]
     assert parsed["one"].statement(SQLITE).sql == "SELECT 1"
@@ -96,7 +96,7 @@ def test_variants_belong_to_one_engine() -> None:
 
 
 @pytest.mark.parametrize("second", ["-- name: q\n", "-- name: q @sqlite\n"])
-def test_the_same_query_twice_is_an_error(second: str) -> None:
+def test_a_query_defined_twice_is_an_error(second: str) -> None:
     with pytest.raises(ValueError, match="the query q is defined twice for sqlite"):
         parse(f"-- name: q\nSELECT 1;\n{second}SELECT 2;\n")
 
@@ -128,7 +128,7 @@ def test_columns_of_a_row_type() -> None:
     assert parsed["r"].statement(SQLITE).sql == "SELECT t.id, t.owner_id, t.extra, t.size FROM t"
 
 
-def test_filters_go_where_the_file_says() -> None:
+def test_filters_are_inserted_at_their_comment() -> None:
     query = parse("-- name: q\nSELECT 1 FROM t WHERE a = :a/*where*/ LIMIT :n;\n")["q"]
     assert query.statement(SQLITE).sql == "SELECT 1 FROM t WHERE a = ?1 LIMIT ?2"
     statement = query.statement(SQLITE, " AND b = :b")
@@ -137,7 +137,7 @@ def test_filters_go_where_the_file_says() -> None:
     assert query.statement(SQLITE, " AND b = :b") is statement
 
 
-def test_only_sqlite_is_told_the_index() -> None:
+def test_only_sqlite_gets_the_index() -> None:
     query = parse("-- name: q\nSELECT 1 FROM t/*index*/ WHERE a = 1;\n")["q"]
     assert query.statement(SQLITE, index="by_a").sql == "SELECT 1 FROM t INDEXED BY by_a WHERE a = 1"
     assert query.statement(POSTGRES, index="by_a").sql == "SELECT 1 FROM t WHERE a = 1"
@@ -193,7 +193,7 @@ def test_a_file_can_include_the_parts_of_another() -> None:
     assert parsed["q"].statement(SQLITE).sql == "SELECT 1 UNION SELECT 2"
 
 
-def test_messages_are_inserted_in_one_place() -> None:
+def test_only_one_file_inserts_messages() -> None:
     sources = [*Path(holdfast.__file__).parent.rglob("*.sql"), *Path(holdfast.__file__).parent.rglob("*.py")]
     inserting = [source.name for source in sources if "INSERT INTO messages" in source.read_text("utf-8")]
     assert inserting == ["message_log.sql"]

@@ -1,4 +1,4 @@
-"""Record stores, on tables of the test's own with every kind of field, on both engines; and the contract notices defects."""
+"""Record stores on test tables with every kind of field, on both engines; and the detection of defects by their promises."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from holdfast.sync_runner import step
 from tests.contract.cases.record_promises import (
     PROMISES,
     Kit,
-    values_over_a_limit_or_of_another_type_are_refused,
+    values_over_a_limit_or_of_another_type_are_rejected,
 )
 from tests.contract.cases.records import SMALL
 from tests.contract.legs import KEY
 
 
 class Gadget(Struct, frozen=True):
-    """A record that is known by an id and a name, and whose deletion can be undone."""
+    """A record with an id and a natural key, whose deletion can be undone."""
 
     id: Annotated[Id, Key()]
     shelf: Annotated[str, Natural(), Limited("name_bytes")]
@@ -89,7 +89,7 @@ class NewGadget(Struct, frozen=True):
 
 
 class GadgetChange(Struct, frozen=True):
-    """What can be changed of a gadget."""
+    """The fields of a gadget to change."""
 
     name: str | UnsetType = UNSET
     colour: Literal["red", "blue"] | UnsetType = UNSET
@@ -109,7 +109,7 @@ class AsyncGadgets(AsyncSoftRecords[Gadget, NewGadget, GadgetChange]):
     table, noun = "gadgets", "gadget"
 
 
-_DECLARED.pop(("gadgets", "code"))  # no table of Holdfast's: rotation and exports must not look for it
+_DECLARED.pop(("gadgets", "code"))  # a table of this test only: rotation and exports must not include it
 
 
 class Gadgets(SoftRecords[Gadget, NewGadget, GadgetChange]):
@@ -136,7 +136,7 @@ class NewEntry(Struct, frozen=True):
 
 
 class EntryChange(Struct, frozen=True):
-    """What can be changed of an entry."""
+    """The fields of an entry to change."""
 
     value: dict[str, Any] | UnsetType = UNSET
 
@@ -180,7 +180,7 @@ Kits = Callable[[str], Kit]
 
 
 class Awaited:
-    """A synchronous store whose methods can be awaited, as the promises do."""
+    """A synchronous store whose methods can be awaited, as the promises await them."""
 
     def __init__(self, found: Any) -> None:
         self._found = found
@@ -231,20 +231,20 @@ def kits(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kit]]:
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("name", STORES)
-def test_a_store_that_is_only_declared_keeps_every_promise(kits: Callable[..., Kit], name: str, promise: Any) -> None:
+def test_a_declared_store_keeps_every_promise(kits: Callable[..., Kit], name: str, promise: Any) -> None:
     step(promise(kits(name)))
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_store_that_is_only_declared_checks_every_limit(kits: Callable[..., Kit], name: str) -> None:
-    step(values_over_a_limit_or_of_another_type_are_refused(kits(name, SMALL)))
+def test_a_declared_store_checks_every_limit(kits: Callable[..., Kit], name: str) -> None:
+    step(values_over_a_limit_or_of_another_type_are_rejected(kits(name, SMALL)))
 
 
 def query(kind: type[AsyncRecords[Any, Any, Any]], name: str, old: str, new: str) -> AbstractContextManager[Any]:
-    """A statement that says something else."""
+    """Patch a statement of a store."""
     result = kind.queries.by_name[name]
     texts = {dialect: text.replace(old, new) for dialect, text in result.texts.items()}
-    assert texts != result.texts, f"{name} does not say {old!r}: {result.texts[Dialect.SQLITE]}"
+    assert texts != result.texts, f"{name} does not contain {old!r}: {result.texts[Dialect.SQLITE]}"
     planted: AbstractContextManager[Any] = mock.patch.multiple(result, **vars(Query(name, texts)))
     return planted
 
@@ -327,7 +327,7 @@ DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_promises_notice(defect: str) -> None:
+def test_the_promises_detect(defect: str) -> None:
     name, planted = DEFECTS[defect]
     with planted:
         for promise in PROMISES:
@@ -338,7 +338,7 @@ def test_the_promises_notice(defect: str) -> None:
                     return
         for kit in in_memory(name, SMALL):
             with pytest.raises(Exception):  # noqa: B017
-                step(values_over_a_limit_or_of_another_type_are_refused(kit))
+                step(values_over_a_limit_or_of_another_type_are_rejected(kit))
 
 
 def test_a_secret_is_stored_encrypted_for_its_row_alone() -> None:
@@ -356,7 +356,7 @@ def test_a_secret_is_stored_encrypted_for_its_row_alone() -> None:
         with pytest.raises(DecryptionFailed):
             moved.reveal()
         raw.execute("UPDATE gadgets SET code = 'plain' WHERE id = ?", (one.id,))
-        assert gadgets.get(one.id).code == Secret("plain"), "stored before there was a key"
+        assert gadgets.get(one.id).code == Secret("plain"), "stored before a key was configured"
         gadgets.update(one.id, change=GadgetChange(price=3))
         ((code,),) = raw.execute("SELECT code FROM gadgets WHERE id = ?", (one.id,))
         assert code.startswith(PREFIX), "encrypted with the next update"
@@ -365,4 +365,4 @@ def test_a_secret_is_stored_encrypted_for_its_row_alone() -> None:
 def test_the_promises_hold_without_a_defect() -> None:
     for name in STORES:
         for kit in in_memory(name, SMALL):
-            step(values_over_a_limit_or_of_another_type_are_refused(kit))
+            step(values_over_a_limit_or_of_another_type_are_rejected(kit))

@@ -1,4 +1,4 @@
-"""A rotation: everything is encrypted with the first key, whatever breaks it off and whoever writes beside it."""
+"""Key rotation: every value is encrypted with the first key, despite interruptions and concurrent writers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Vault:
         return Holdfast(self.url, encryption_key=keys)
 
     def fill(self, *keys: str, rows: int = ROWS) -> None:
-        """So many values in each column of each tenant: of these keys in turn, and one from before there was a key."""
+        """Store values in each column of each tenant: encrypted with these keys in turn, and one without a key."""
         rings = [KeyRing(key) for key in keys]
         ids = SeededIds(1)
         with self.open() as hf:
@@ -64,12 +64,12 @@ class Vault:
         self.run("INSERT INTO safe VALUES (?, ?, ?, ?)", scope.stored_tenant, *row, credentials)
 
     def stored(self) -> list[str]:
-        """Every value, as it is stored."""
+        """Return every value in its stored form."""
         rows = self.run("SELECT token FROM vault UNION ALL SELECT credentials FROM safe")
         return [row[0] for row in rows if row[0] is not None]
 
     def revealed(self, *keys: str) -> list[Any]:
-        """Every value, with these keys."""
+        """Return every value, decrypted with these keys."""
         results: list[Any] = []
         with self.open(*keys) as hf:
             for tenant in TENANTS:
@@ -82,7 +82,7 @@ class Vault:
         return results
 
     def current(self) -> int:
-        """How many values the new key has encrypted."""
+        """Return the number of values encrypted with the new key."""
         return sum(KeyRing(NEW).is_current(item) for item in self.stored())
 
 
@@ -121,7 +121,7 @@ def test_everything_is_encrypted_with_the_first_key(vault: Vault) -> None:
     assert "plain" not in vault.stored()
 
 
-def test_columns_without_a_value_stay_so(vault: Vault) -> None:
+def test_null_values_stay_null(vault: Vault) -> None:
     vault.fill(OLD)
     vault.run("UPDATE vault SET token = NULL")
     with vault.open(NEW, OLD) as hf:
@@ -129,12 +129,12 @@ def test_columns_without_a_value_stay_so(vault: Vault) -> None:
     assert vault.run("SELECT COUNT(*) FROM vault WHERE token IS NULL")[0][0] == 2 * ROWS
 
 
-class Died(Exception):
-    """The process is gone."""
+class ProcessDied(Exception):
+    """The process has died."""
 
 
 def dying(hf: Holdfast, at: int, *, committed: bool) -> None:
-    """Let the process die in one of its transactions, or right after its commit."""
+    """Make the process die in one of its transactions, or right after its commit."""
     write, counted = hf._engine.write, iter(range(1_000))
 
     async def write_or_die(call: Any) -> Any:
@@ -143,16 +143,16 @@ def dying(hf: Holdfast, at: int, *, committed: bool) -> None:
 
         async def run_and_die(connection: Any) -> Any:
             await call(connection)
-            raise Died
+            raise ProcessDied
 
         await write(call if committed else run_and_die)
-        raise Died
+        raise ProcessDied
 
     hf._engine.write = write_or_die  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_rotation_that_dies_in_any_transaction_is_finished_by_the_next(vault: Vault, committed: bool) -> None:
+def test_the_next_rotation_finishes_an_interrupted_one(vault: Vault, committed: bool) -> None:
     for at in range(100):
         vault.run("DELETE FROM vault")
         vault.run("DELETE FROM safe")
@@ -162,7 +162,7 @@ def test_a_rotation_that_dies_in_any_transaction_is_finished_by_the_next(vault: 
             dying(hf, at, committed=committed)
             try:
                 rotate_secrets(hf)
-            except Died:
+            except ProcessDied:
                 pass
             else:
                 break
@@ -174,7 +174,7 @@ def test_a_rotation_that_dies_in_any_transaction_is_finished_by_the_next(vault: 
     assert at == 4 * -(-ROWS // PER_TRANSACTION), "it died once in each transaction"
 
 
-def test_what_cannot_be_decrypted_stays_and_is_named_while_the_rest_goes_on(vault: Vault) -> None:
+def test_a_value_that_cannot_be_decrypted_is_reported_and_the_rest_is_rotated(vault: Vault) -> None:
     vault.fill(OLD, LOST)
     lost = [item for item in vault.stored() if item.startswith(KeyRing(LOST).current_prefix)]
     with vault.open(NEW, OLD) as hf:
@@ -187,7 +187,7 @@ def test_what_cannot_be_decrypted_stays_and_is_named_while_the_rest_goes_on(vaul
         assert rotate_secrets(hf).renewed == len(lost)
 
 
-def test_few_of_many_failures_are_named_and_all_are_counted(vault: Vault) -> None:
+def test_some_of_many_failures_are_listed_and_all_are_counted(vault: Vault) -> None:
     vault.fill(LOST, rows=FAILURES_SHOWN)
     with vault.open(NEW) as hf:
         result = rotate_secrets(hf)
@@ -195,7 +195,7 @@ def test_few_of_many_failures_are_named_and_all_are_counted(vault: Vault) -> Non
 
 
 @pytest.mark.parametrize("vault", ["postgres"], indirect=True)  # SQLite has one writer at a time
-def test_a_value_that_changes_meanwhile_is_not_written_over(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrently_changed_value_is_not_overwritten(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     vault.fill(OLD, rows=1)
     renew = EncryptedColumn.renew
 
@@ -206,12 +206,12 @@ def test_a_value_that_changes_meanwhile_is_not_written_over(vault: Vault, monkey
     with vault.open(NEW, OLD) as hf:
         with monkeypatch.context() as patched:
             patched.setattr(EncryptedColumn, "renew", change_it_first)
-            assert rotate_secrets(hf).renewed == len(TENANTS), "those of the other column"
+            assert rotate_secrets(hf).renewed == len(TENANTS), "the values of the other column"
         assert vault.run("SELECT DISTINCT token FROM vault") == [("newer",)]
         assert rotate_secrets(hf).renewed == len(TENANTS)
 
 
-def test_a_value_that_was_moved_is_not_made_good(vault: Vault) -> None:
+def test_a_moved_value_is_not_repaired(vault: Vault) -> None:
     vault.fill(OLD)
     first, second = vault.run("SELECT CAST(id AS text) FROM vault WHERE tenant_id = 'acme' AND token <> 'plain'")[:2]
     sql = "UPDATE vault SET token = (SELECT token FROM vault WHERE CAST(id AS text) = ?) WHERE CAST(id AS text) = ?"

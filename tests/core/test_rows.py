@@ -1,4 +1,4 @@
-"""Between rows of a database and row types."""
+"""The mapping between database rows and row types."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_row_becomes_an_object_of_its_type(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", [SQLITE, POSTGRES])
-def test_nothing_and_something_may_stand_in_one_column(dialect: Dialect) -> None:
+def test_a_column_may_contain_nulls_and_values(dialect: Dialect) -> None:
     native = dialect is POSTGRES
     full = {"note": "é", "items": "[1]", "maybe": False if native else 0, "gone_at": MOMENT if native else MOMENT_US}
     rows = [row(dialect), row(dialect, **full), row(dialect), row(dialect, **full)]
@@ -83,18 +83,18 @@ def test_nothing_and_something_may_stand_in_one_column(dialect: Dialect) -> None
     assert [item.gone_at for item in objects] == [None, MOMENT, None, MOMENT]
 
 
-def test_no_rows_are_no_objects() -> None:
+def test_no_rows_give_no_objects() -> None:
     assert mapper(Everything, SQLITE)([]) == []
 
 
-def test_moments_arrive_in_utc_whatever_zone_the_connection_has() -> None:
+def test_times_are_returned_in_utc_whatever_the_zone_of_the_connection() -> None:
     elsewhere = MOMENT.astimezone(timezone(timedelta(hours=-7)))
     (result,) = mapper(Everything, POSTGRES)([row(POSTGRES, made_at=elsewhere)])
     assert result.made_at == MOMENT
     assert result.made_at.utcoffset() == timedelta(0)
 
 
-def test_metadata_of_one_row_is_not_that_of_another() -> None:
+def test_rows_do_not_share_metadata_objects() -> None:
     one, other = mapper(Everything, SQLITE)([row(SQLITE, extra="{}"), row(SQLITE, extra="{}")])
     one.extra["changed"] = True
     assert other.extra == {}
@@ -105,7 +105,7 @@ def test_damaged_json_is_corrupt() -> None:
         mapper(Everything, SQLITE)([row(SQLITE), row(SQLITE, extra="{")])
 
 
-def test_every_text_and_document_survives_among_others() -> None:
+def test_every_text_and_document_round_trips_among_others() -> None:
     rows = [row(SQLITE, name=text.escape(value), extra=text.dump({value: value})) for value in TEXTS]
     rows.append(row(SQLITE, extra=text.dump(documents())))
     objects = mapper(Everything, SQLITE)(rows)
@@ -147,5 +147,5 @@ def test_columns_are_the_fields_unless_named_otherwise() -> None:
     ],
     ids=str,
 )
-def test_a_type_says_how_its_values_are_stored(hint: Any, kind: str) -> None:
+def test_a_type_determines_how_its_values_are_stored(hint: Any, kind: str) -> None:
     assert kind_of(hint) == kind

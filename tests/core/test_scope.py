@@ -47,7 +47,7 @@ def test_the_limit_of_a_name_applies_to_its_stored_form() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_is_a_name(text: str) -> None:
+def test_any_text_can_be_a_name(text: str) -> None:
     assert name(text, "user", Limits()) == escape(text)
 
 

@@ -1,4 +1,4 @@
-"""The synchronous classes are the asynchronous ones without ``await``: nothing missing, nothing more, the same signatures."""
+"""The synchronous classes have exactly the methods and signatures of the asynchronous ones, without ``await``."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def public(kind: type) -> dict[str, Any]:
-    """The methods; a declaration of a table is no method."""
+    """Return the public methods; declarations of tables are not methods."""
     result = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
     return {name: value for name, value in result.items() if inspect.isroutine(value) or isinstance(value, property)}
 
 
 def pair_of(blocking: type) -> type:
-    """The asynchronous class that a synchronous one is made from."""
+    """Return the asynchronous class that a synchronous one wraps."""
     bases = getattr(blocking, "__orig_bases__", ())
     made_of = [get_args(base)[0] for base in bases if getattr(base, "__origin__", None) is Blocking]
-    # One that inherits its methods is made from the class of its name beside it.
+    # A class that inherits its methods wraps the class of the same name in its module.
     result = made_of[0] if made_of else getattr(import_module(blocking.__module__), f"Async{blocking.__name__}")
     kind: type = get_origin(result) or result
     return kind
@@ -71,7 +71,7 @@ def test_a_synchronous_class_has_exactly_the_methods_of_its_pair(kind: type) -> 
 
 
 @pytest.mark.parametrize(("kind", "name"), METHODS)
-def test_a_method_has_the_same_signature_and_words_without_await(kind: type, name: str) -> None:
+def test_a_method_has_the_same_signature_and_docstring(kind: type, name: str) -> None:
     mine, theirs = public(kind)[name], public(pair_of(kind))[name]
     assert inspect.signature(mine) == inspect.signature(theirs)
     assert mine.__doc__ == theirs.__doc__
@@ -82,7 +82,7 @@ def test_a_method_has_the_same_signature_and_words_without_await(kind: type, nam
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), [(Holdfast, AsyncHoldfast), (TenantHandle, AsyncTenantHandle)])
-def test_handles_match_too(sync: type, asynchronous: type) -> None:
+def test_synchronous_handles_match_the_asynchronous_ones(sync: type, asynchronous: type) -> None:
     only_async, only_sync = {"open", "as_sync"}, {"as_async"}
     assert public(sync).keys() - only_sync == public(asynchronous).keys() - only_async
     assert inspect.signature(sync) == inspect.signature(asynchronous)
@@ -100,10 +100,10 @@ def test_handles_offer_the_same_stores() -> None:
         for name in names:
             store = getattr(handle, name)
             assert pair_of(type(store)) is type(getattr(asynchronous, name))
-            assert getattr(handle, name) is store, "a store is made once"
+            assert getattr(handle, name) is store, "a store is created once"
 
 
-def test_a_synchronous_call_leaves_a_normal_traceback() -> None:
+def test_a_synchronous_call_has_a_normal_traceback() -> None:
     with Holdfast(":memory:") as hf, pytest.raises(NotFound) as caught:
         hf.tenant("acme").sessions.get("00000000-0000-7000-8000-000000000000")
     frames = [(entry.path.name, entry.name) for entry in caught.traceback]  # type: ignore[union-attr]
@@ -133,7 +133,7 @@ async def _suspends() -> None:
         closed.append("closed")
 
 
-def test_stepping_runs_a_coroutine_to_its_end() -> None:
+def test_step_runs_a_coroutine_to_its_end() -> None:
     assert step(_answer()) == 42
     with pytest.raises(ValueError, match="on the way"):
         step(_fails())
@@ -204,7 +204,7 @@ def test_a_type_checker_sees_the_exact_types(tmp_path: Path) -> None:
     snippet = tmp_path / "snippet.py"
     snippet.write_text(SNIPPET)
     root = Path(__file__).parents[2]
-    # The cache of the whole project, so that only the snippet itself is checked anew.
+    # The cache of the whole project, so that only the snippet itself is checked.
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""The gate between Python text or JSON and the database."""
+"""The conversion between Python text or JSON and the database."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ any_json = st.recursive(
 )
 
 
-def without_minus_zero(value: Any) -> Any:
+def without_negative_zero(value: Any) -> Any:
     if isinstance(value, float):
         return value or 0.0
     if isinstance(value, dict):
-        return {key: without_minus_zero(item) for key, item in value.items()}
-    return [without_minus_zero(item) for item in value] if isinstance(value, list) else value
+        return {key: without_negative_zero(item) for key, item in value.items()}
+    return [without_negative_zero(item) for item in value] if isinstance(value, list) else value
 
 
 @given(any_text)
 @example("".join(map(chr, RESERVED)))
 @example("".join(TEXTS))
-def test_every_text_comes_back(value: str) -> None:
+def test_every_text_round_trips(value: str) -> None:
     assert text.unescape(text.escape(value)) == value
 
 
 @given(st.lists(st.sampled_from(["\x00", "\ud800", "a", "é", *map(chr, RESERVED)]), max_size=40).map("".join))
-def test_long_texts_are_rewritten_in_slices_as_if_they_were_one(value: str) -> None:
+def test_long_texts_are_escaped_in_slices(value: str) -> None:
     whole = text.escape(value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "SLICE_CHARS", 5)
@@ -63,7 +63,7 @@ def test_long_texts_are_rewritten_in_slices_as_if_they_were_one(value: str) -> N
 @pytest.mark.parametrize(
     "value", [1e300, -1e300, -0.0, float("nan"), float("inf"), float("-inf"), b"", {1: 2}, {"a": 1}]
 )
-def test_one_among_many_scalars_is_not_overlooked(among: Any, value: Any) -> None:
+def test_one_unusual_scalar_among_many_is_detected(among: Any, value: Any) -> None:
     many = [*[among] * 1_000, value, *[among] * 1_000]
     try:
         expected = text.load(text.dump([value]))
@@ -89,12 +89,12 @@ def test_one_among_many_scalars_is_not_overlooked(among: Any, value: Any) -> Non
     ],
     ids=["text", "short", "list", "few", "deep", "key", "number"],
 )
-def test_what_is_too_large_for_an_event_loop_is_known(value: Any, is_large: bool) -> None:
+def test_large_values_are_recognised(value: Any, is_large: bool) -> None:
     assert offload.is_large(value) is is_large
 
 
 @given(any_text)
-def test_what_is_stored_has_neither_nul_nor_lone_surrogates(value: str) -> None:
+def test_stored_text_has_neither_nul_nor_lone_surrogates(value: str) -> None:
     encoded = text.escape(value)
     assert "\x00" not in encoded
     assert encoded.encode("utf-8").decode("utf-8") == encoded
@@ -109,16 +109,14 @@ def test_different_texts_are_stored_differently(one: str, other: str) -> None:
 @example("\U0010f801", "\U0010f000", "\ud800")
 @example("\U0010f801", "\ud800", "\U0010f000")
 @example("", "\U0010f000", "\ud800")
-def test_a_part_is_found_in_what_is_stored_exactly_where_it_is_found_in_python(
-    before: str, part: str, after: str
-) -> None:
+def test_a_substring_is_found_in_stored_text_exactly_where_python_finds_it(before: str, part: str, after: str) -> None:
     whole = before + part + after
     assert text.escape(part) in text.escape(whole)
     for value in (before, after, part[:1], part[1:]):
         assert (text.escape(value) in text.escape(part)) == (value in part)
 
 
-def test_all_of_unicode_comes_back() -> None:
+def test_all_of_unicode_round_trips() -> None:
     everything = "".join(map(chr, range(0x110000)))
     assert text.unescape(text.escape(everything)) == everything
     assert text.load(text.dump(everything)) == everything
@@ -127,10 +125,12 @@ def test_all_of_unicode_comes_back() -> None:
 @given(any_json)
 @example(documents())
 @example([-0.0, 1e16, -1e16, 9999999999999998.0, 1e300, 5e-324])
-def test_every_json_value_comes_back(value: Any) -> None:
+def test_every_json_value_round_trips(value: Any) -> None:
     encoded = text.dump(value)
-    assert same(text.load(encoded), without_minus_zero(value))
-    assert same(text.load_many([encoded, "1", encoded]), [without_minus_zero(value), 1, without_minus_zero(value)])
+    assert same(text.load(encoded), without_negative_zero(value))
+    assert same(
+        text.load_many([encoded, "1", encoded]), [without_negative_zero(value), 1, without_negative_zero(value)]
+    )
     assert encoded.encode("utf-8").decode("utf-8") == encoded
     assert "\\u0000" not in encoded.replace("\\\\", "")
 
@@ -145,7 +145,7 @@ def test_a_large_float_stays_a_number_and_a_float(value: float) -> None:
 
 @pytest.mark.parametrize("value", NOT_JSON, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("around", [lambda v: v, lambda v: [v], lambda v: {"k": ["\ud800", v]}, lambda v: [1e300, v]])
-def test_what_is_not_json_is_refused(value: Any, around: Any) -> None:
+def test_values_that_are_not_json_are_rejected(value: Any, around: Any) -> None:
     with pytest.raises(InvalidText):
         text.dump(around(value))
 
@@ -196,7 +196,7 @@ def test_subclasses_of_json_types_become_plain(given: Any, plain: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [OwnFloat("nan"), OwnFloat("inf"), OwnList([{1}]), OrderedDict({"a": {1: 2}})])
-def test_subclasses_are_no_way_around_the_checks(bad: Any) -> None:
+def test_subclasses_do_not_bypass_the_checks(bad: Any) -> None:
     with pytest.raises(InvalidText):
         text.dump(bad)
 
@@ -214,7 +214,7 @@ def test_nesting_never_goes_deeper_than_can_be_read_back() -> None:
         text.dump(nested(text.MAX_DEPTH + 1), depth=10**6)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_rejected() -> None:
     around: list[Any] = []
     around.append(around)
     with pytest.raises(LimitExceeded):
@@ -255,7 +255,7 @@ def test_damaged_json_is_corrupt(damaged: str) -> None:
         st.text(st.sampled_from('{}[]",:01e.-+\\ud8fntrsal \U0010f801\U0010f802\U0010f000'), max_size=30),
     )
 )
-def test_loading_anything_gives_data_or_says_corrupt(stored: str) -> None:
+def test_loading_any_text_gives_data_or_raises_corrupt(stored: str) -> None:
     try:
         value = text.load(stored)
     except Corrupt:
@@ -264,7 +264,7 @@ def test_loading_anything_gives_data_or_says_corrupt(stored: str) -> None:
 
 
 @given(any_json, st.data())
-def test_loading_what_was_tampered_with_gives_data_or_says_corrupt(value: Any, data: st.DataObject) -> None:
+def test_loading_tampered_text_gives_data_or_raises_corrupt(value: Any, data: st.DataObject) -> None:
     encoded = text.dump(value)
     place = data.draw(st.integers(0, len(encoded)))
     cut = data.draw(st.integers(0, 3))
@@ -284,8 +284,8 @@ def _is_plain(value: Any) -> bool:
 
 
 @given(any_json, any_json)
-def test_identical_is_sameness_of_every_type_and_digit(one: Any, other: Any) -> None:
-    one, other = without_minus_zero(one), without_minus_zero(other)
+def test_identical_compares_every_type_and_digit(one: Any, other: Any) -> None:
+    one, other = without_negative_zero(one), without_negative_zero(other)
     assert text.identical(one, one)
     assert text.identical(one, other) == same(one, other)
 
@@ -293,20 +293,20 @@ def test_identical_is_sameness_of_every_type_and_digit(one: Any, other: Any) -> 
 @pytest.mark.parametrize(
     ("one", "other"), [(1, True), (1, 1.0), (0, False), ("1", 1), ([1], [True]), ({"a": 1}, {"a": 1.0}), (None, 0)]
 )
-def test_identical_tells_apart_what_python_does_not(one: Any, other: Any) -> None:
+def test_identical_distinguishes_values_that_python_equates(one: Any, other: Any) -> None:
     assert not text.identical(one, other)
 
 
-def test_identical_does_not_mind_the_order_of_keys() -> None:
+def test_identical_ignores_the_order_of_keys() -> None:
     assert text.identical({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"d": 3, "c": 2}], "a": 1})
 
 
 @given(any_text)
-def test_size_is_bytes(value: str) -> None:
+def test_size_counts_bytes(value: str) -> None:
     encoded = text.escape(value)
     assert text.size(encoded) == len(encoded.encode())
 
 
-def test_a_part_of_a_text_that_was_cut_by_others_is_not_an_error() -> None:
+def test_unescaping_a_truncated_text_is_not_an_error() -> None:
     for value in ("\U0010f801", "\U0010f801\U0010f802", "a\U0010f801b", "\U0010f802\U0010f841"):
         assert isinstance(text.unescape(value), str)

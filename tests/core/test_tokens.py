@@ -15,7 +15,7 @@ from holdfast.clock import from_us
 from holdfast.core.records import Limited
 from holdfast.core.tokens import MIN_TOKEN_CHARS, AsyncTokens, Tokens, TokenTable
 from holdfast.errors import AlreadyExists, InvalidInput
-from tests.core.places import Place, check_statements, notices, place, planted
+from tests.core.table_databases import TableDatabase, check_statements, database, detects, with_defect
 from tests.errors import raises
 
 TOKEN, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -46,23 +46,23 @@ TABLE = """CREATE TABLE invites (tenant_id {text} NOT NULL, token_hash {text} NO
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "invites", TABLE) as result:
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableDatabase]:
+    with database(request, tmp_path, "invites", TABLE) as result:
         yield result
 
 
-def invites(here: Place, tenant: str = "acme") -> Invites:
+def invites(here: TableDatabase, tenant: str = "acme") -> Invites:
     return here.store(AsyncInvites, Invites, tenant)
 
 
 Open = Callable[..., Invites]
 
 
-def in_seconds(here: Place, seconds: int) -> datetime:
+def in_seconds(here: TableDatabase, seconds: int) -> datetime:
     return from_us(here.clock.now_us()) + timedelta(seconds=seconds)
 
 
-def a_token_grants_what_was_issued_until_it_is_revoked(here: Place, open: Open) -> None:
+def a_token_grants_what_was_issued_until_it_is_revoked(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     issued = acme.issue(TOKEN, NewInvite("ada\x00"))
     assert (issued.email, issued.expires_at) == ("ada\x00", None)
@@ -74,7 +74,7 @@ def a_token_grants_what_was_issued_until_it_is_revoked(here: Place, open: Open) 
     assert (acme.revoke(TOKEN), acme.revoke(TOKEN), acme.find(TOKEN)) == (True, False, None)
 
 
-def an_expired_token_grants_nothing_and_is_pruned(here: Place, open: Open) -> None:
+def an_expired_token_grants_nothing_and_is_pruned(here: TableDatabase, open: Open) -> None:
     acme = open(here)
     issued = acme.issue(TOKEN, NewInvite("ada"), expires_at=in_seconds(here, 10))
     forever = acme.issue(OTHER, NewInvite("bob"))
@@ -88,14 +88,14 @@ def an_expired_token_grants_nothing_and_is_pruned(here: Place, open: Open) -> No
     assert acme.issue(TOKEN, NewInvite("eve")).email == "eve"
 
 
-def only_a_hash_is_stored(here: Place, open: Open) -> None:
+def only_a_hash_is_stored(here: TableDatabase, open: Open) -> None:
     open(here).issue(TOKEN, NewInvite("ada"))
     ((row,),) = [here.execute("SELECT * FROM invites")]
     assert sha256(TOKEN.encode()).hexdigest() in row
     assert TOKEN not in str(row)
 
 
-def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+def tokens_of_tenants_are_separate(here: TableDatabase, open: Open) -> None:
     acme, zenith = open(here), open(here, "zenith")
     theirs = zenith.issue(TOKEN, NewInvite("zoe"), expires_at=in_seconds(here, 1))
     assert (acme.find(TOKEN), acme.revoke(TOKEN)) == (None, False)
@@ -110,12 +110,12 @@ PROMISES = [
     a_token_grants_what_was_issued_until_it_is_revoked,
     an_expired_token_grants_nothing_and_is_pruned,
     only_a_hash_is_stored,
-    tenants_do_not_see_each_other,
+    tokens_of_tenants_are_separate,
 ]
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_tokens(here: Place, promise: Callable[[Place, Open], None]) -> None:
+def test_tokens(here: TableDatabase, promise: Callable[[TableDatabase, Open], None]) -> None:
     promise(here, invites)
 
 
@@ -130,17 +130,17 @@ def test_tokens(here: Place, promise: Callable[[Place, Open], None]) -> None:
         ("expires_at <= :now_at", "expires_at < :now_at"),
     ],
 )
-def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
-    wrong = type("Wrong", (AsyncInvites,), {"tokens": planted(AsyncInvites.tokens, old, new)})
-    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Invites, tenant), "invites")
+def test_a_defect_is_detected(here: TableDatabase, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncInvites,), {"tokens": with_defect(AsyncInvites.tokens, old, new)})
+    assert detects(here, PROMISES, lambda database, tenant="acme": database.store(wrong, Invites, tenant), "invites")
 
 
-def test_a_token_that_is_stored_as_it_is_is_noticed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_stored_in_plain_text_is_detected(here: TableDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.core.tokens.digest", lambda token: token)
-    assert notices(here, PROMISES, invites, "invites")
+    assert detects(here, PROMISES, invites, "invites")
 
 
-def test_bad_input_is_refused(here: Place) -> None:
+def test_invalid_arguments_are_rejected(here: TableDatabase) -> None:
     acme = invites(here)
     calls: list[Callable[[], Any]] = [
         lambda: acme.issue("x" * (MIN_TOKEN_CHARS - 1), NewInvite("ada")),
@@ -156,5 +156,5 @@ def test_bad_input_is_refused(here: Place) -> None:
     assert acme.find("short") is None
 
 
-def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+def test_the_statements_follow_the_rules(here: TableDatabase, request: pytest.FixtureRequest) -> None:
     check_statements(here, AsyncInvites.tokens, request)

@@ -1,4 +1,4 @@
-"""State machines: only legal moves, one of two callers, and one holder at a time, whatever the clocks say."""
+"""State machines: only legal moves, one of two concurrent callers succeeds, and one holder at a time whatever the clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.core.records import Limited
 from holdfast.core.transitions import AsyncTransitions, Lease, Move, Transitions, TransitionTable
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
-from tests.core.places import Place, check_statements, notices, place, planted
+from tests.core.table_databases import TableDatabase, check_statements, database, detects, with_defect
 from tests.errors import raises
 
 IDS = [f"01900000-0000-7000-8000-00000000000{number}" for number in range(5)]
@@ -59,17 +59,17 @@ TABLE = """CREATE TABLE machine (tenant_id {text} NOT NULL, id {id} NOT NULL, st
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with place(request, tmp_path, "machine", TABLE) as result:
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableDatabase]:
+    with database(request, tmp_path, "machine", TABLE) as result:
         yield result
 
 
-def add(here: Place, *ids: str, tenant: str = "acme") -> None:
+def add(here: TableDatabase, *ids: str, tenant: str = "acme") -> None:
     for id in ids:
         here.execute(f"INSERT INTO machine (tenant_id, id) VALUES ('{tenant}', '{id}') RETURNING 1")
 
 
-def tasks(here: Place, tenant: str = "acme") -> Tasks:
+def tasks(here: TableDatabase, tenant: str = "acme") -> Tasks:
     return here.store(AsyncTasks, Tasks, tenant)
 
 
@@ -82,7 +82,7 @@ def taken(store: Tasks, holder: str = "w") -> Task:
     return task
 
 
-def the_oldest_is_claimed_once(here: Place, open: Open) -> None:
+def the_oldest_is_claimed_once(here: TableDatabase, open: Open) -> None:
     add(here, IDS[1], IDS[0])
     acme = open(here)
     first, second = taken(acme), taken(acme, "v")
@@ -100,7 +100,7 @@ def the_oldest_is_claimed_once(here: Place, open: Open) -> None:
     assert acme.claim("w", ttl_ms=TTL_MS) is None
 
 
-def only_legal_moves_are_made(here: Place, open: Open) -> None:
+def only_legal_moves_are_made(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
     with pytest.raises(Conflict, match="pending; retry requires failed or cancelled"):
@@ -114,7 +114,7 @@ def only_legal_moves_are_made(here: Place, open: Open) -> None:
         acme.move(IDS[1], "cancel")
 
 
-def an_expired_lease_is_taken_over_and_its_holder_fenced(here: Place, open: Open) -> None:
+def an_expired_lease_is_taken_over_and_its_holder_fenced(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
     old = taken(acme)
@@ -134,7 +134,7 @@ def an_expired_lease_is_taken_over_and_its_holder_fenced(here: Place, open: Open
         acme.renew(new.id, epoch=new.epoch, ttl_ms=TTL_MS)
 
 
-def a_renewed_lease_is_kept(here: Place, open: Open) -> None:
+def a_renewed_lease_is_kept(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
     task = taken(acme)
@@ -146,7 +146,7 @@ def a_renewed_lease_is_kept(here: Place, open: Open) -> None:
     assert acme.move(task.id, "finish", epoch=task.epoch).status == "done"
 
 
-def a_move_from_outside_fences_the_holder(here: Place, open: Open) -> None:
+def a_move_from_outside_fences_the_holder(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
     task = taken(acme)
@@ -157,7 +157,7 @@ def a_move_from_outside_fences_the_holder(here: Place, open: Open) -> None:
         acme.move(task.id, "finish", epoch=task.epoch)
 
 
-def expired_leases_are_recovered_and_fail_after_too_many_attempts(here: Place, open: Open) -> None:
+def expired_leases_are_recovered_and_fail_after_too_many_attempts(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
     for attempt, status in ((1, "pending"), (2, "failed")):
@@ -174,7 +174,7 @@ def expired_leases_are_recovered_and_fail_after_too_many_attempts(here: Place, o
     assert taken(acme).attempts == 1
 
 
-def an_exhausted_task_is_not_taken_over(here: Place, open: Open) -> None:
+def an_exhausted_task_is_not_taken_over(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     acme = open(here)
     for _ in range(2):
@@ -184,7 +184,7 @@ def an_exhausted_task_is_not_taken_over(here: Place, open: Open) -> None:
     assert [task.status for task in acme.recover()] == ["failed"]
 
 
-def tenants_do_not_see_each_other(here: Place, open: Open) -> None:
+def tasks_of_tenants_are_separate(here: TableDatabase, open: Open) -> None:
     add(here, IDS[0])
     add(here, IDS[0], tenant="zenith")
     acme, zenith = open(here), open(here, "zenith")
@@ -207,12 +207,12 @@ PROMISES = [
     a_move_from_outside_fences_the_holder,
     expired_leases_are_recovered_and_fail_after_too_many_attempts,
     an_exhausted_task_is_not_taken_over,
-    tenants_do_not_see_each_other,
+    tasks_of_tenants_are_separate,
 ]
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_a_machine(here: Place, promise: Callable[[Place, Open], None]) -> None:
+def test_a_state_machine(here: TableDatabase, promise: Callable[[TableDatabase, Open], None]) -> None:
     promise(here, tasks)
 
 
@@ -236,12 +236,12 @@ def test_a_machine(here: Place, promise: Callable[[Place, Open], None]) -> None:
         ("ORDER BY id", "ORDER BY id DESC"),
     ],
 )
-def test_a_defect_is_noticed(here: Place, old: str, new: str) -> None:
-    wrong = type("Wrong", (AsyncTasks,), {"transitions": planted(AsyncTasks.transitions, old, new)})
-    assert notices(here, PROMISES, lambda place, tenant="acme": place.store(wrong, Tasks, tenant), "machine")
+def test_a_defect_is_detected(here: TableDatabase, old: str, new: str) -> None:
+    wrong = type("Wrong", (AsyncTasks,), {"transitions": with_defect(AsyncTasks.transitions, old, new)})
+    assert detects(here, PROMISES, lambda database, tenant="acme": database.store(wrong, Tasks, tenant), "machine")
 
 
-def test_of_many_claims_at_once_each_gets_another_row(here: Place) -> None:
+def test_concurrent_claims_get_distinct_rows(here: TableDatabase) -> None:
     add(here, *IDS)
     acme = tasks(here)
     with ThreadPoolExecutor(8) as pool:
@@ -260,7 +260,7 @@ class Job(Struct, frozen=True):
 
 
 class AsyncJobs(AsyncTransitions[Job]):
-    """Jobs, each at its time."""
+    """Jobs with a due time."""
 
     transitions = TransitionTable(
         "machine",
@@ -275,7 +275,7 @@ class Jobs(Transitions[Job]):
     """The same for synchronous programs."""
 
 
-def test_a_row_is_claimed_when_it_is_due(here: Place) -> None:
+def test_a_row_is_claimed_when_it_is_due(here: TableDatabase) -> None:
     add(here, *IDS[:3])
     due = here.clock.now_us() // 1_000_000 + 5
     value = f"to_timestamp({due})" if here.dialect.native_time else f"{due}000000"
@@ -289,7 +289,7 @@ def test_a_row_is_claimed_when_it_is_due(here: Place) -> None:
     assert jobs.claim("w", ttl_ms=TTL_MS) is None
 
 
-def test_bad_input_is_refused(here: Place) -> None:
+def test_invalid_arguments_are_rejected(here: TableDatabase) -> None:
     add(here, IDS[0])
     acme = tasks(here)
     wrong: Any
@@ -315,5 +315,5 @@ def test_bad_input_is_refused(here: Place) -> None:
     assert taken(acme).attempts == 1
 
 
-def test_the_statements_follow_the_rules(here: Place, request: pytest.FixtureRequest) -> None:
+def test_the_statements_follow_the_rules(here: TableDatabase, request: pytest.FixtureRequest) -> None:
     check_statements(here, AsyncTasks.transitions, request)

@@ -1,4 +1,4 @@
-"""What a compaction must do, written down a second time: slowly, plainly, and from the promises alone."""
+"""A second, slow and simple implementation of the rules of compactions, written from the guarantees alone."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ NUMBERS = [0, -1, 2**63, 10**30, 1.0, 1e16, -1e300, 5e-324, True, None]
 
 
 def random_text(random: Random) -> str:
-    """A few words, or a few pages."""
+    """Return a few words, or a few pages."""
     return " ".join(random.choices(WORDS, k=random.choice((1, 2, 3, 8, 40))))
 
 
 def random_json(random: Random) -> Any:
-    """Any JSON value."""
+    """Return a random JSON value."""
     return random.choice(
         [random_text(random), random.choice(NUMBERS), [random.choice(NUMBERS), {}], {random_text(random): [1, 1.0]}]
     )
 
 
 def random_messages(random: Random, count: int, tools: list[str]) -> list[NewMessage]:
-    """Messages of all kinds. Calls and results use few ids, so that they meet in every order, also more than once."""
+    """Return messages of all kinds. Calls and results use few ids, so that these repeat and occur in every order."""
     return [_random_message(random, tools) for _ in range(count)]
 
 
 def random_policy(random: Random) -> CompactionPolicy:
-    """Any policy for small sessions."""
+    """Return a random policy for small sessions."""
     window = random.choice((50, 400, 3_000))
     return CompactionPolicy(
         strategy=random.choice(("hybrid", "summarization")),
@@ -50,64 +50,64 @@ def random_policy(random: Random) -> CompactionPolicy:
 
 
 def tokens(message: Message) -> int:
-    """The count that was given, or else the estimate."""
+    """Return the stored count, or else the estimate."""
     return message.token_count if message.token_count > 0 else estimate(message.content)
 
 
 def total(messages: Sequence[Message]) -> int:
-    """An independent recount."""
+    """Count tokens independently of the stores."""
     return sum(map(tokens, messages))
 
 
 def untouchable(messages: Sequence[Message], policy: CompactionPolicy) -> set[str]:
-    """What must come out of a compaction as it went in."""
-    found = {each.id for each in messages if each.is_preserved or each.role == "system"}
+    """Return the ids of messages that a compaction must not change."""
+    protected_ids = {message.id for message in messages if message.is_preserved or message.role == "system"}
     for number in range(1, policy.preserve_last + 1):
         if number <= len(messages):
-            found.add(messages[-number].id)
+            protected_ids.add(messages[-number].id)
     for number in range(1, len(messages) + 1):
         if policy.protected_tokens and total(messages[-number:]) <= policy.protected_tokens:
-            found.add(messages[-number].id)
-    return found
+            protected_ids.add(messages[-number].id)
+    return protected_ids
 
 
 def pairs(messages: Sequence[Message]) -> list[tuple[int, int | None]]:
     """Each call with each of its results, or with nothing, by their numbers; a result goes to the nearest call without one, or
     else to the nearest."""
     calls: list[tuple[int, str]] = []
-    found: list[tuple[tuple[int, str], int]] = []
+    found_pairs: list[tuple[tuple[int, str], int]] = []
     for message in messages:
         for name, tool in _halves_in_order(message):
             if name == "tool_use":
                 calls.append((message.seq, tool))
                 continue
-            before = [each for each in reversed(calls) if each[1] == tool]
-            free = [each for each in before if all(call != each for call, _ in found)]
-            found += [(call, message.seq) for call in (free or before)[:1]]
-    unanswered = [call for call in calls if all(call != other for other, _ in found)]
-    return [*((call[0], result) for call, result in found), *((call[0], None) for call in unanswered)]
+            before = [call for call in reversed(calls) if call[1] == tool]
+            free = [call for call in before if all(call != answered for answered, _ in found_pairs)]
+            found_pairs += [(call, message.seq) for call in (free or before)[:1]]
+    unanswered = [call for call in calls if all(call != other for other, _ in found_pairs)]
+    return [*((call[0], result) for call, result in found_pairs), *((call[0], None) for call in unanswered)]
 
 
 def bound(messages: Sequence[Message], stays: set[int]) -> set[int]:
-    """These messages, and all that hold the other half of a call in one of them."""
+    """Return these messages, and all messages connected to them by tool pairs."""
     held = pairs(messages)
     while True:
-        more = {each for pair in held if None not in pair and stays & {*pair} for each in pair if each is not None}
+        more = {id for pair in held if None not in pair and stays & {*pair} for id in pair if id is not None}
         if more <= stays:
             return stays
         stays |= more
 
 
 def removable(messages: Sequence[Message], policy: CompactionPolicy) -> list[Message]:
-    """What may go: nothing untouchable, no call without a result, and never one half of a pair."""
+    """Return the removable messages: none that is untouchable, no call without a result, and no half of a pair."""
     fixed = untouchable(messages, policy)
-    stays = {each.seq for each in messages if each.id in fixed}
+    stays = {message.seq for message in messages if message.id in fixed}
     stays = bound(messages, stays | {call for call, result in pairs(messages) if result is None})
-    return [each for each in messages if each.seq not in stays]
+    return [message for message in messages if message.seq not in stays]
 
 
 def without_outputs(message: Message) -> Message:
-    """A message whose tool outputs are replaced by the mark, where they are longer than that."""
+    """Return a message whose tool outputs are replaced by the mark, if they are longer than it."""
     mark = "[tool output removed]"
     content = [
         {**block, "content": mark}
@@ -119,14 +119,14 @@ def without_outputs(message: Message) -> Message:
 
 
 def pairs_are_whole(before: Sequence[Message], after: Sequence[Message]) -> bool:
-    """Whether each call that is still there has all the results it had, each result its call, and none that of another."""
-    left = {each.seq for each in after}
+    """Return whether each remaining call has all its results, each result its call, and none the result of another."""
+    left = {message.seq for message in after}
     expected = [(call, result) for call, result in pairs(before) if call in left or result in left]
     return sorted(expected, key=str) == sorted(pairs(after), key=str)
 
 
 def _halves_in_order(message: Message) -> list[tuple[str, str]]:
-    """Calls and results in a message, each once."""
+    """Return the calls and results in a message, each once."""
     ids = {"tool_use": "id", "tool_result": "tool_use_id"}
     blocks = message.content if message.kind == "message" else []
     return [*dict.fromkeys((block["type"], block[ids[block["type"]]]) for block in blocks if block["type"] in ids)]

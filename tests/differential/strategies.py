@@ -1,4 +1,4 @@
-"""What the machine throws at the stores: small worlds, so that calls meet, and values that have broken stores before."""
+"""Hypothesis strategies of the state machine: few keys, so that calls interact, and values that have broken stores before."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ new_messages = st.one_of(
     st.builds(
         NewMessage,
         kind=st.sampled_from(["adk.event", "x", "x", "x", "message", "NO", "a\n"]),
-        role=st.sampled_from([None, None, None, "user", "nobody"]),
+        role=st.sampled_from([None, None, None, "user", "custom"]),
         content=json_values,
         metadata=metadata,
         id=message_ids,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import Holdfast, TenantHandle
 from holdfast.errors import Conflict, NotFound
-from holdfast.stores.execution.a2a_tasks import WHOLE, put_together, taken_apart
+from holdfast.stores.execution.a2a_tasks import WHOLE, join_task, split_task
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
@@ -37,9 +37,9 @@ tasks = st.fixed_dictionaries(
 
 @given(tasks)
 def test_what_is_taken_apart_is_put_together_as_it_was(task: dict[str, Any]) -> None:
-    frame, elements = taken_apart(task)
+    frame, elements = split_task(task)
     ordered = [(*place, json.loads(json.dumps(body))) for place, body in sorted(elements.items())]
-    assert json.dumps(put_together(frame, ordered)) == json.dumps(task)
+    assert json.dumps(join_task(frame, ordered)) == json.dumps(task)
     for name in ("history", "artifacts"):
         whole = [place for place in elements if place[0] == name and place[2] == WHOLE]
         assert len(whole) == len(task.get(name) or [])

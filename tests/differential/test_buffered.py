@@ -1,4 +1,4 @@
-"""Buffered sessions on both engines, beside a plain list in memory: nobody can tell them apart."""
+"""Buffered sessions on both engines, compared with a model in memory."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ STEPS = 30
 
 
 class Model:
-    """What a buffered session should hold: a list of texts, and what stands beside it, as it is and as it was saved."""
+    """A model of a buffered session: a list of texts and the state beside it, current and as last saved."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.summary = self.label = ""
         self.tokens = 0
         self.metadata: dict[str, Any] = {}
-        self.remember()
+        self.mark_saved()
 
-    def remember(self) -> None:
+    def mark_saved(self) -> None:
         self.saved = (self.texts, self.summary, self.label, self.tokens, self.metadata)
 
-    def forget(self) -> None:
+    def discard_changes(self) -> None:
         self.texts, self.summary, self.label, self.tokens, self.metadata = self.saved
 
-    def matches(self, buffer: BufferedSession) -> None:
+    def check(self, buffer: BufferedSession) -> None:
         assert texts(buffer.history()) == self.texts
         state = buffer.state
         assert (state.summary, state.label, state.input_tokens) == (self.summary, self.label, self.tokens)
@@ -43,7 +43,7 @@ class Model:
 
 
 class Side:
-    """One engine: the buffer, and a second handle on the same database."""
+    """One engine: a buffer, and a second handle on the same database."""
 
     def __init__(self, url: str) -> None:
         self.ids, self.clock = StepIds(), FixedClock()
@@ -58,7 +58,7 @@ class Side:
         return self.holdfast.tenant(self.tenant)
 
     def stored(self) -> tuple[Any, ...]:
-        """Everything that is stored of the session, to the last field."""
+        """Return all stored fields of the session."""
         handle = self.handle()
         session = handle.sessions.find("k", user="ada")
         if session is None:
@@ -75,52 +75,52 @@ def texts(messages: Any) -> list[str]:
 
 @pytest.fixture
 def sides(postgres_url: str) -> Iterator[list[Side]]:
-    made = [Side(":memory:"), Side(postgres_url)]
-    yield made
-    for side in made:
+    created = [Side(":memory:"), Side(postgres_url)]
+    yield created
+    for side in created:
         side.holdfast.close()
 
 
 @pytest.mark.leg("buffered sessions, model, sqlite and postgres together")
-def test_nobody_can_tell_the_buffers_apart(sides: list[Side]) -> None:
+def test_buffers_equal_the_model_on_both_engines(sides: list[Side]) -> None:
     for story in range(STORIES):
-        _tell(sides, story)
+        _run_story(sides, story)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_nobody_can_tell_the_buffers_apart_for_a_long_time(sides: list[Side]) -> None:
+def test_buffers_equal_the_model_on_both_engines_for_a_long_time(sides: list[Side]) -> None:
     first = int.from_bytes(os.urandom(4))
     for story in range(first, first + 2_000):
-        _tell(sides, story)
+        _run_story(sides, story)
 
 
-def _tell(sides: list[Side], story: int) -> None:
-    """One story, from its seed."""
+def _run_story(sides: list[Side], story: int) -> None:
+    """Run one random sequence of actions."""
     random, model = Random(story), Model()
     for side in sides:
         side.ids.begin(story * 1_000)
         side.begin(story)
     for step in range(STEPS):
-        seed, what = random.random(), random.choice([*DEEDS])
+        seed, action = random.random(), random.choice([*DEEDS])
         answers = []
         for side in sides:
             side.ids.begin(story * 1_000 + step + 1)
             side.clock.advance(0.25)
-            answers.append(_done(what, side, Random(seed)))
-        assert answers[0] == answers[1], f"story {story}, step {step}: {what}"
-        DEEDS[what][1](model, Random(seed), answers[0])
+            answers.append(_apply(action, side, Random(seed)))
+        assert answers[0] == answers[1], f"story {story}, step {step}: {action}"
+        DEEDS[action][1](model, Random(seed), answers[0])
         for side in sides:
-            model.matches(side.buffer)
+            model.check(side.buffer)
         assert sides[0].buffer.history() == sides[1].buffer.history()
-        if what in ("save", "reload", "somebody else"):
+        if action in ("save", "reload", "other writer"):
             assert sides[0].stored() == sides[1].stored(), f"story {story}, step {step}"
     assert sides[0].stored() == sides[1].stored()
 
 
-def _done(what: str, side: Side, random: Random) -> Any:
+def _apply(action: str, side: Side, random: Random) -> Any:
     try:
-        return DEEDS[what][0](side, random)
+        return DEEDS[action][0](side, random)
     except HoldfastError as error:
         return type(error).__name__
 
@@ -154,7 +154,7 @@ def _model_arrange(model: Model, random: Random, answer: Any) -> None:
 
 
 def _pick(these: list[Any], random: Random) -> list[Any]:
-    picked = [each for each in these if random.random() < 0.8]
+    picked = [item for item in these if random.random() < 0.8]
     if random.random() < 0.2:
         random.shuffle(picked)
     return picked
@@ -197,11 +197,11 @@ def _save(side: Side, random: Random) -> None:
 
 def _model_save(model: Model, random: Random, answer: Any) -> None:
     if answer is None:
-        model.remember()
+        model.mark_saved()
 
 
 def _other(side: Side, random: Random) -> Any:
-    """Another writer, and what there is afterwards; the buffer is loaded anew, as its owner would."""
+    """Write to the session from a second handle, check the result, and reload the buffer."""
     other = side.handle()
     session = other.sessions.find("k", user="ada")
     if session is None:
@@ -226,9 +226,9 @@ def _other(side: Side, random: Random) -> Any:
 def _model_other(model: Model, random: Random, answer: Any) -> None:
     if answer is not None:
         kind = random.randrange(3)
-        said, summary, label, tokens, metadata = model.saved
+        saved, summary, label, tokens, metadata = model.saved
         theirs = (
-            [*said, "theirs"] if kind == 0 else said,
+            [*saved, "theirs"] if kind == 0 else saved,
             summary,
             f"theirs {random.random()}" if kind == 2 else label,
             tokens,
@@ -236,7 +236,7 @@ def _model_other(model: Model, random: Random, answer: Any) -> None:
         )
         assert answer == theirs
         model.saved = theirs
-        model.forget()
+        model.discard_changes()
 
 
 def _reload(side: Side, random: Random) -> None:
@@ -244,7 +244,7 @@ def _reload(side: Side, random: Random) -> None:
 
 
 def _model_reload(model: Model, random: Random, answer: Any) -> None:
-    model.forget()
+    model.discard_changes()
 
 
 DEEDS: dict[str, tuple[Any, Any]] = {
@@ -256,6 +256,6 @@ DEEDS: dict[str, tuple[Any, Any]] = {
     "reset": (_reset, _model_reset),
     "save": (_save, _model_save),
     "save again": (_save, _model_save),
-    "somebody else": (_other, _model_other),
+    "other writer": (_other, _model_other),
     "reload": (_reload, _model_reload),
 }

@@ -1,4 +1,4 @@
-"""However often a session compacts itself, what was once appended is in the log or in the archive, as it was."""
+"""After any number of automatic compactions, every appended message is in the log or in the archive, unchanged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ POOL = PoolOptions(min_connections=1, max_connections=2)
 
 
 class Life:
-    """A session under a policy, from its first message on."""
+    """A session that is compacted automatically."""
 
-    def __init__(self, acme: AsyncTenantHandle, clock: FixedClock, seed: int, done: Counter[str]) -> None:
-        self.acme, self.clock, self.done = acme, clock, done
+    def __init__(self, acme: AsyncTenantHandle, clock: FixedClock, seed: int, counts: Counter[str]) -> None:
+        self.acme, self.clock, self.done = acme, clock, counts
         self.random = Random(seed)
         self.tools = [f"call {number}" for number in range(40)]
         self.appended: dict[str, Message] = {}
@@ -34,7 +34,7 @@ class Life:
         return structs.replace(drawn, window_tokens=3_000, target_tokens=min(drawn.target_tokens, 2_000))
 
     async def summarize(self, messages: Sequence[Message]) -> str:
-        """Answers, fails, talks too much, says nothing, or lets something happen meanwhile."""
+        """Return a summary, fail, return one that is too long or empty, or append messages in between."""
         how = self.random.random()
         self.done["asked"] += 1
         if how < 0.1:
@@ -50,10 +50,10 @@ class Life:
         new = oracle.random_messages(self.random, count, self.tools)
         if count == 1 and self.random.random() < 0.5:
             fields = {name: getattr(new[0], name) for name in new[0].__struct_fields__}
-            made = [await self.acme.messages.append(self.session, **fields)]
+            created = [await self.acme.messages.append(self.session, **fields)]
         else:
-            made = await self.acme.messages.append_many(self.session, new)
-        self.appended.update({each.id: each for each in made})
+            created = await self.acme.messages.append_many(self.session, new)
+        self.appended.update({message.id: message for message in created})
 
     async def live(self, steps: int) -> None:
         self.session = (await self.acme.sessions.create(agent="helper")).id
@@ -76,66 +76,66 @@ class Life:
 
     async def roll_back(self) -> None:
         events = await self.acme.compactions.history(self.session)
-        live = [each for each in events if each.rolled_back_at is None]
+        live = [event for event in events if event.rolled_back_at is None]
         if live:
             await self.acme.compactions.rollback(live[0].id)
             self.done["rolled back"] += 1
 
     async def check(self) -> None:
-        """All is there, once, and as it was."""
-        log = {each.id: each for each in await self.acme.messages.list(self.session)}
+        """Check that every message exists once and is unchanged."""
+        log = {message.id: message for message in await self.acme.messages.list(self.session)}
         archived = await self.acme.compactions.archived(session_id=self.session, limit=1_000)
         assert archived.next is None
         events = await self.acme.compactions.history(self.session)
-        live = [each for each in events if each.rolled_back_at is None]
+        live = [event for event in events if event.rolled_back_at is None]
         originals: dict[str, Message] = {}
-        for each in reversed(
+        for original in reversed(
             archived
         ):  # the first copy of a message that was rewritten and then removed is the original
-            originals[each.message.id] = each.message
-        summaries = {each.summary_message_id for each in live}
+            originals[original.message.id] = original.message
+        summaries = {message.summary_message_id for message in live}
         for id, message in self.appended.items():
-            found = originals.get(id) or log.get(id)
-            assert found is not None, f"message {message.seq} is gone"
-            assert same(structs.asdict(found), structs.asdict(message)), f"message {message.seq} is not what it was"
+            stored_message = originals.get(id) or log.get(id)
+            assert stored_message is not None, f"message {message.seq} is missing"
+            assert same(structs.asdict(stored_message), structs.asdict(message)), f"message {message.seq} was changed"
         assert {*log, *originals} - self.appended.keys() <= summaries
         session = await self.acme.sessions.get(self.session)
         assert session.compaction_count == len(live)
         assert (session.message_count, session.token_count) == (
             len(log),
-            sum(each.token_count for each in log.values()),
+            sum(message.token_count for message in log.values()),
         )
         self.done["compacted"] = max(self.done["compacted"], len(events))
         self.done["events"] += len(live)
 
 
 async def lives(url: str, seeds: range, steps: int) -> Counter[str]:
-    clock, done = FixedClock(), Counter[str]()
+    clock, counts = FixedClock(), Counter[str]()
     async with AsyncHoldfast(url, clock=clock, ids=SeededIds(seeds.start), pool=POOL) as hf:
         for seed in seeds:
-            life = Life(hf.tenant(f"tenant {seed}"), clock, seed, done)
+            life = Life(hf.tenant(f"tenant {seed}"), clock, seed, counts)
             try:
                 await life.live(steps)
             except Exception as error:
                 raise AssertionError(f"life {seed}: {error}") from error
-    return done
+    return counts
 
 
 @pytest.mark.leg("sqlite, random histories")
-def test_nothing_is_ever_gone_on_sqlite() -> None:
-    done = asyncio.run(lives(":memory:", range(25), 40))
-    assert done["compacted"] >= 5
-    assert min(done["asked"], done["rolled back"], done["events"]) >= 20, done
+def test_no_message_is_lost_on_sqlite() -> None:
+    counts = asyncio.run(lives(":memory:", range(25), 40))
+    assert counts["compacted"] >= 5
+    assert min(counts["asked"], counts["rolled back"], counts["events"]) >= 20, counts
 
 
 @pytest.mark.leg("postgres, random histories")
-def test_nothing_is_ever_gone_on_postgres(postgres_url: str) -> None:
-    done = asyncio.run(lives(postgres_url, range(100, 106), 40))
-    assert min(done["asked"], done["events"]) >= 5, done
+def test_no_message_is_lost_on_postgres(postgres_url: str) -> None:
+    counts = asyncio.run(lives(postgres_url, range(100, 106), 40))
+    assert min(counts["asked"], counts["events"]) >= 5, counts
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_nothing_is_ever_gone_in_a_thousand_lives(postgres_url: str) -> None:
+def test_no_message_is_lost_in_a_thousand_sessions(postgres_url: str) -> None:
     asyncio.run(lives(":memory:", range(1_000, 2_000), 60))
     asyncio.run(lives(postgres_url, range(1_000, 1_200), 60))

@@ -1,4 +1,4 @@
-"""Random histories are compacted as the promises say, and rolled back to what they were, on both engines alike."""
+"""Random histories are compacted by the rules and rolled back exactly, on both engines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ IN_SOAK = 10_000
 
 
 class Story:
-    """One session, what was done to it, and what it must look like."""
+    """One session with its actions and its expected content."""
 
-    def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, done: Counter[str]) -> None:
-        self.acme, self.clock, self.done = acme, clock, done
+    def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, counts: Counter[str]) -> None:
+        self.acme, self.clock, self.done = acme, clock, counts
         self.random = Random(seed)
         self.session = acme.sessions.create().id
         self.tools = [f"call {number}" for number in range(self.random.choice((2, 6)))]
@@ -32,12 +32,12 @@ class Story:
         self.trace: list[Any] = []
 
     def shown(self) -> list[Message]:
-        """What the session shows, of which every counter tells the truth."""
+        """Return the messages of the session, and check all counters against them."""
         messages = [*self.acme.messages.list(self.session)]
         session = self.acme.sessions.get(self.session)
         assert session.message_count == len(messages)
-        assert session.token_count == sum(each.token_count for each in messages)
-        live = [each for each in self.acme.compactions.history(self.session) if each.rolled_back_at is None]
+        assert session.token_count == sum(message.token_count for message in messages)
+        live = [event for event in self.acme.compactions.history(self.session) if event.rolled_back_at is None]
         assert session.compaction_count == len(live)
         return messages
 
@@ -76,8 +76,8 @@ class Story:
             with pytest.raises(Conflict, match=self.undoable[-1][0].id):
                 self.acme.compactions.rollback(self.undoable[0][0].id)
         event, before = self.undoable.pop()
-        last = max((each.seq for each in before), default=0)
-        later = [each for each in self.shown() if each.seq > last]
+        last = max((message.seq for message in before), default=0)
+        later = [message for message in self.shown() if message.seq > last]
         self.clock.advance(1)
         self.acme.compactions.rollback(event.id)
         assert identical(self.shown(), [*before, *later])
@@ -88,7 +88,7 @@ class Story:
         self.done["forked"] += 1
 
     def run(self, *, forks: bool) -> None:
-        """Some of everything, and at the end everything is undone."""
+        """Run random actions, then roll back all compactions."""
         steps = [self.append, self.append, self.compact, self.compact, self.roll_back]
         self.append()
         for _ in range(self.random.choice((2, 4, 7))):
@@ -101,27 +101,27 @@ class Story:
         self.acme.sessions.purge(self.session)
 
     def settle(self) -> None:
-        """Undo all there is. Only then is the session forked: what a fork shows keeps the ids that would come back."""
+        """Roll back all compactions. Only then is the session forked: a fork keeps the ids that a rollback would restore."""
         while self.undoable:
             self.roll_back()
 
 
 class BranchyStory(Story):
-    """One session with several branches, each with compactions of its own; what one does, no other may notice.
+    """One session with several branches, each with its own compactions, which must not affect the others.
 
-    Whoever undoes a rewriting that another branch sees gets copies, with ids of their own; so ids are compared only in
+    The rollback of a rewriting that another branch shows inserts copies with new ids; so ids are compared only in
     stories without rewriting.
     """
 
-    def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, done: Counter[str]) -> None:
-        super().__init__(acme, clock, seed, done)
+    def __init__(self, acme: TenantHandle, clock: FixedClock, seed: int, counts: Counter[str]) -> None:
+        super().__init__(acme, clock, seed, counts)
         self.rewrites = seed % 2 == 1
         self.current = 0
         self.branches: dict[int, list[Message]] = {0: []}
         self.stacks: dict[int, list[tuple[CompactionEvent, list[Message]]]] = {0: []}
 
     def look(self) -> None:
-        """Every branch shows what it showed last."""
+        """Check that every branch shows its last known messages."""
         for number in self.random.sample([*self.branches], len(self.branches)):
             self.go_to(number)
             assert identical(self.without_ids(self.shown()), self.without_ids(self.branches[number])), (
@@ -129,7 +129,7 @@ class BranchyStory(Story):
             )
 
     def without_ids(self, messages: Sequence[Message]) -> list[Message]:
-        return [structs.replace(each, id="") for each in messages] if self.rewrites else [*messages]
+        return [structs.replace(message, id="") for message in messages] if self.rewrites else [*messages]
 
     def go_to(self, number: int) -> None:
         self.current = self.acme.branches.switch(self.session, number).number
@@ -153,8 +153,8 @@ class BranchyStory(Story):
         if not self.stacks[self.current]:
             return
         event, before = self.stacks[self.current].pop()
-        last = max((each.seq for each in before), default=0)
-        later = [each for each in self.shown() if each.seq > last]
+        last = max((message.seq for message in before), default=0)
+        later = [message for message in self.shown() if message.seq > last]
         self.clock.advance(1)
         self.acme.compactions.rollback(event.id)
         self.branches[self.current] = [*before, *later]
@@ -162,28 +162,32 @@ class BranchyStory(Story):
         self.done["rolled back"] += 1
 
     def fork(self) -> None:
-        there = self.branches[self.current]
-        at = self.random.choice([each.seq for each in there]) if there and self.random.random() < 0.5 else None
+        messages = self.branches[self.current]
+        at = (
+            self.random.choice([message.seq for message in messages])
+            if messages and self.random.random() < 0.5
+            else None
+        )
         try:
             number = self.acme.branches.fork(self.session, at=at).number
         except InvalidInput:
             return
         except Conflict:
             assert at is not None
-            assert {*range(1, at)} - {each.seq for each in there}, "nothing before it was compacted away"
-            assert any(each.is_summary and each.seq > at for each in there)
+            assert {*range(1, at)} - {message.seq for message in messages}, "no message before the fork was removed"
+            assert any(message.is_summary and message.seq > at for message in messages)
             self.done["refused"] += 1
             return
         assert not self.loses(at)
-        self.branches[number] = [each for each in there if at is None or each.seq <= at]
+        self.branches[number] = [message for message in messages if at is None or message.seq <= at]
         self.stacks[number] = []
 
     def loses(self, at: int | None) -> bool:
-        """Whether a compaction of this branch left nothing of something before a message: it is in a later summary."""
-        there = {each.seq: each for each in self.branches[self.current]}
+        """Return whether a message before ``at`` is only in a later summary, because of a compaction of this branch."""
+        by_seq = {message.seq: message for message in self.branches[self.current]}
         for _, before in self.stacks[self.current] if at is not None else []:
-            gone = [each.seq for each in before if each.seq <= at and each.seq not in there]
-            if gone and not any(each.is_summary and max(gone) <= each.seq <= at for each in there.values()):
+            lost = [message.seq for message in before if message.seq <= at and message.seq not in by_seq]
+            if lost and not any(message.is_summary and max(lost) <= message.seq <= at for message in by_seq.values()):
                 return True
         return False
 
@@ -198,7 +202,7 @@ class BranchyStory(Story):
                 self.go_to(self.random.choice([*self.branches]))
         self.look()
         while any(self.stacks.values()):
-            self.go_to(self.random.choice([each for each, stack in self.stacks.items() if stack]))
+            self.go_to(self.random.choice([branch for branch, stack in self.stacks.items() if stack]))
             self.roll_back()
         self.look()
         self.done["branches"] += len(self.branches)
@@ -208,109 +212,113 @@ class BranchyStory(Story):
 def check(
     before: Sequence[Message], after: Sequence[Message], event: CompactionEvent, policy: CompactionPolicy, summary: str
 ) -> None:
-    """A compaction did what it must and nothing it must not."""
+    """Check the effect of a compaction against the oracle."""
     assert (event.original_tokens, event.compacted_tokens) == (oracle.total(before), oracle.total(after))
     assert event.compacted_tokens < event.original_tokens
-    by_seq = {each.seq: each for each in after}
-    protected = [each for each in before if each.id in oracle.untouchable(before, policy)]
-    assert identical([by_seq[each.seq] for each in protected], protected)
-    gone = [each for each in before if each.seq not in by_seq or by_seq[each.seq].id == event.summary_message_id]
-    assert len(gone) == event.messages_removed
-    assert event.preserved_message_ids == [each.id for each in before if each.id in event.preserved_message_ids]
-    made = [each for each in after if each.id == event.summary_message_id]
+    by_seq = {message.seq: message for message in after}
+    protected = [message for message in before if message.id in oracle.untouchable(before, policy)]
+    assert identical([by_seq[message.seq] for message in protected], protected)
+    removed = [
+        message for message in before if message.seq not in by_seq or by_seq[message.seq].id == event.summary_message_id
+    ]
+    assert len(removed) == event.messages_removed
+    assert event.preserved_message_ids == [
+        message.id for message in before if message.id in event.preserved_message_ids
+    ]
+    summaries = [message for message in after if message.id == event.summary_message_id]
     if event.messages_removed:
-        assert identical(gone, oracle.removable(before, policy))
-        assert [each.seq for each in made] == [gone[-1].seq]
-        assert made[0].content == [{"type": "text", "text": summary}]
-        assert (made[0].is_summary, event.summary_content) == (True, summary)
+        assert identical(removed, oracle.removable(before, policy))
+        assert [message.seq for message in summaries] == [removed[-1].seq]
+        assert summaries[0].content == [{"type": "text", "text": summary}]
+        assert (summaries[0].is_summary, event.summary_content) == (True, summary)
     else:
-        assert (made, event.summary_content, policy.strategy) == ([], None, "hybrid")
-        worth_it = any(not each.is_summary for each in oracle.removable(before, policy))
+        assert (summaries, event.summary_content, policy.strategy) == ([], None, "hybrid")
+        worth_it = any(not message.is_summary for message in oracle.removable(before, policy))
         assert oracle.total(after) <= policy.target_tokens or not worth_it
-    check_rewritten(before, [each for each in after if each not in made], event)
-    assert oracle.pairs_are_whole(before, [each for each in after if each not in made])
+    check_rewritten(before, [message for message in after if message not in summaries], event)
+    assert oracle.pairs_are_whole(before, [message for message in after if message not in summaries])
 
 
 def check_rewritten(before: Sequence[Message], after: Sequence[Message], event: CompactionEvent) -> None:
-    """What is still there is what it was, but for the outputs of tools."""
-    was = {each.seq: each for each in before}
-    changed = [each for each in after if each.seq in was and not identical([was[each.seq]], [each])]
+    """Check that the remaining messages are unchanged except for tool outputs."""
+    was = {message.seq: message for message in before}
+    changed = [message for message in after if message.seq in was and not identical([was[message.seq]], [message])]
     assert len(changed) == event.messages_rewritten
-    for each in changed:
-        expected = oracle.without_outputs(was[each.seq])
-        count = each.token_count if was[each.seq].token_count else 0
-        assert same(each.content, expected.content)
-        assert count == (oracle.estimate(each.content) if was[each.seq].token_count else 0)
-        assert oracle.tokens(each) < oracle.tokens(was[each.seq])
-        now = structs.replace(expected, updated_at=each.updated_at, token_count=count, id=each.id)
-        assert identical([each], [now])
+    for message in changed:
+        expected = oracle.without_outputs(was[message.seq])
+        count = message.token_count if was[message.seq].token_count else 0
+        assert same(message.content, expected.content)
+        assert count == (oracle.estimate(message.content) if was[message.seq].token_count else 0)
+        assert oracle.tokens(message) < oracle.tokens(was[message.seq])
+        now = structs.replace(expected, updated_at=message.updated_at, token_count=count, id=message.id)
+        assert identical([message], [now])
 
 
 def identical(one: Sequence[Message], other: Sequence[Message]) -> bool:
-    """Whether messages are the same in every type and digit."""
-    return same([structs.asdict(each) for each in one], [structs.asdict(each) for each in other])
+    """Return whether messages are equal in every value and type."""
+    return same([structs.asdict(message) for message in one], [structs.asdict(message) for message in other])
 
 
 def tell(url: str, seeds: range, *, forks: bool = False, kind: type[Story] = Story) -> tuple[list[Any], Counter[str]]:
-    """Many stories, one after the other, in one database; what was done in them, and how often what."""
-    clock, done = FixedClock(), Counter[str]()
+    """Run many random stories in one database; return the numbers of their actions."""
+    clock, counts = FixedClock(), Counter[str]()
     trace: list[Any] = []
     pool = PoolOptions(min_connections=1, max_connections=2)
     with Holdfast(url, clock=clock, ids=SeededIds(seeds.start), pool=pool) as hf:
         for seed in seeds:
-            story = kind(hf.tenant("acme"), clock, seed, done)
+            story = kind(hf.tenant("acme"), clock, seed, counts)
             try:
                 story.run(forks=forks)
             except Exception as error:
                 raise AssertionError(f"story {seed}: {error}") from error
             trace.append(story.trace)
-    return trace, done
+    return trace, counts
 
 
 @pytest.mark.leg("sqlite, random histories")
 def test_random_histories_are_compacted_and_rolled_back_exactly_on_sqlite() -> None:
-    _, done = tell(":memory:", range(IN_TESTS["sqlite"]))
-    assert min(done[each] for each in ("refused", "rewritten", "removed")) >= 20, done
-    assert done["rolled back"] == done["rewritten"] + done["removed"]
+    _, counts = tell(":memory:", range(IN_TESTS["sqlite"]))
+    assert min(counts[action] for action in ("refused", "rewritten", "removed")) >= 20, counts
+    assert counts["rolled back"] == counts["rewritten"] + counts["removed"]
 
 
 @pytest.mark.leg("postgres, random histories")
 def test_random_histories_are_compacted_and_rolled_back_exactly_on_postgres(postgres_url: str) -> None:
-    trace, done = tell(postgres_url, range(IN_TESTS["postgres"]))
-    assert min(done[each] for each in ("refused", "rewritten", "removed")) >= 5, done
+    trace, counts = tell(postgres_url, range(IN_TESTS["postgres"]))
+    assert min(counts[action] for action in ("refused", "rewritten", "removed")) >= 5, counts
     same_stories, _ = tell(":memory:", range(IN_TESTS["postgres"]))
-    assert trace == same_stories, "the engines did not do the same"
+    assert trace == same_stories, "the engines ran different actions"
 
 
 @pytest.mark.leg("sqlite, random histories")
 def test_random_histories_that_branches_share_are_rolled_back_exactly_on_sqlite() -> None:
-    _, done = tell(":memory:", range(2_000, 2_120), forks=True)
-    assert min(done[each] for each in ("forked", "rewritten", "removed")) >= 10, done
+    _, counts = tell(":memory:", range(2_000, 2_120), forks=True)
+    assert min(counts[action] for action in ("forked", "rewritten", "removed")) >= 10, counts
 
 
 @pytest.mark.leg("postgres, random histories")
 def test_random_histories_that_branches_share_are_rolled_back_exactly_on_postgres(postgres_url: str) -> None:
-    _, done = tell(postgres_url, range(2_000, 2_040), forks=True)
-    assert min(done[each] for each in ("forked", "rewritten", "removed")) >= 5, done
+    _, counts = tell(postgres_url, range(2_000, 2_040), forks=True)
+    assert min(counts[action] for action in ("forked", "rewritten", "removed")) >= 5, counts
 
 
 @pytest.mark.leg("sqlite, random histories")
-def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_sqlite() -> None:
-    _, done = tell(":memory:", range(3_000, 3_100), kind=BranchyStory)
-    assert done["branches"] > 200
-    assert done["rolled back"] == done["compacted"] > 100
+def test_compactions_of_one_branch_do_not_change_others_on_sqlite() -> None:
+    _, counts = tell(":memory:", range(3_000, 3_100), kind=BranchyStory)
+    assert counts["branches"] > 200
+    assert counts["rolled back"] == counts["compacted"] > 100
 
 
 @pytest.mark.leg("postgres, random histories")
-def test_branches_with_compactions_of_their_own_do_not_notice_each_other_on_postgres(postgres_url: str) -> None:
-    _, done = tell(postgres_url, range(3_000, 3_020), kind=BranchyStory)
-    assert done["rolled back"] == done["compacted"] > 20
+def test_compactions_of_one_branch_do_not_change_others_on_postgres(postgres_url: str) -> None:
+    _, counts = tell(postgres_url, range(3_000, 3_020), kind=BranchyStory)
+    assert counts["rolled back"] == counts["compacted"] > 20
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("kind", [Story, BranchyStory])
-def test_ten_thousand_random_histories_of_either_kind_on_sqlite(kind: type[Story]) -> None:
+def test_ten_thousand_random_histories_with_branches_on_sqlite(kind: type[Story]) -> None:
     tell(":memory:", range(20_000, 20_000 + IN_SOAK), kind=kind)
 
 

@@ -1,4 +1,4 @@
-"""Contexts on both engines beside a plain reading of the whole log: the same messages, the same numbers, the same refusals."""
+"""Contexts on both engines, compared with a selection from the whole log: the same messages, numbers and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import FixedClock, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.errors import LimitExceeded
 from holdfast.types import Context, Message
 from tests.differential.sides import StepIds, shape
-from tests.stores.conversation.test_context_choice import check, check_choice, with_partners
+from tests.stores.conversation.test_context_selection import check, check_choice, with_partners
 
 HISTORIES = 25
 BUDGETS = 6
@@ -47,16 +47,16 @@ def count(content: Any) -> int:
 
 @pytest.fixture
 def sides(postgres_url: str) -> Iterator[list[Side]]:
-    made = [Side(":memory:"), Side(postgres_url)]
-    yield made
-    for side in made:
+    created = [Side(":memory:"), Side(postgres_url)]
+    yield created
+    for side in created:
         side.holdfast.close()
 
 
 @pytest.mark.leg("contexts, sqlite and postgres together")
 def test_contexts_are_the_same_on_both_engines(sides: list[Side]) -> None:
-    given = sum(_compare(sides, seed) for seed in range(HISTORIES))
-    assert given > HISTORIES * BUDGETS // 2, "hardly any context was given: they prove nothing"
+    count = sum(_compare(sides, seed) for seed in range(HISTORIES))
+    assert count > HISTORIES * BUDGETS // 2, "too few contexts were returned for a meaningful comparison"
 
 
 @pytest.mark.soak
@@ -68,19 +68,19 @@ def test_contexts_are_the_same_on_both_engines_for_a_long_time(sides: list[Side]
 
 
 def _compare(sides: list[Side], seed: int) -> int:
-    """How many contexts of one history were given, and not refused."""
+    """Compare one history; return the number of contexts that were not refused."""
     for side in sides:
         side.begin(seed)
         _converse(side, Random(seed))
     history = [*sides[0].handle.messages.list(sides[0].session)]
     assert history == [*sides[1].handle.messages.list(sides[1].session)]
-    random, given = Random(seed), 0
+    random, count = Random(seed), 0
     for _ in range(BUDGETS):
         most = random.choice([random.randrange(1, 300), random.randrange(1, 3_000), 10**9])
         answers = [side.context(most) for side in sides]
         assert shape(answers[0]) == shape(answers[1]), f"history {seed}, {most} tokens"
-        given += _judge(answers[0], history, most)
-    return given
+        count += _judge(answers[0], history, most)
+    return count
 
 
 def _judge(answer: Context | str, history: list[Message], most: int) -> int:
@@ -94,29 +94,29 @@ def _judge(answer: Context | str, history: list[Message], most: int) -> int:
 
 
 def _converse(side: Side, random: Random) -> None:
-    """Longer than a page, with tools, and on several branches; here and there something was deleted or flagged later."""
+    """Create a history longer than a page, with tools and several branches; delete and flag some messages."""
     for _ in range(random.randrange(1, 5)):
         side.handle.messages.append_many(side.session, [*_turns(random, random.randrange(60))])
-        there = side.handle.messages.list(side.session)
-        if there and random.random() < 0.5:
-            side.handle.branches.rewind(side.session, to=random.choice(there).seq)
-        there = side.handle.messages.list(side.session)
-        if there and random.random() < 0.3:
-            side.handle.messages.delete(side.session, [random.choice(there).id, there[-1].id])
-        there = side.handle.messages.list(side.session)
-        if there and random.random() < 0.3:
-            side.handle.messages.update(random.choice(there).id, is_preserved=True)
+        messages = side.handle.messages.list(side.session)
+        if messages and random.random() < 0.5:
+            side.handle.branches.rewind(side.session, to=random.choice(messages).seq)
+        messages = side.handle.messages.list(side.session)
+        if messages and random.random() < 0.3:
+            side.handle.messages.delete(side.session, [random.choice(messages).id, messages[-1].id])
+        messages = side.handle.messages.list(side.session)
+        if messages and random.random() < 0.3:
+            side.handle.messages.update(random.choice(messages).id, is_preserved=True)
 
 
 def _turns(random: Random, turns: int) -> Iterator[NewMessage]:
     for turn in range(turns):
         tokens, flag = random.choice([0, 5, 20]), random.random()
         if random.random() < 0.3:
-            ids = [f"{turn % 7} {each}" for each in range(random.randrange(1, 3))]  # some come again
+            ids = [f"{turn % 7} {number}" for number in range(random.randrange(1, 3))]  # some ids repeat
             calls: list[Any] = [{"type": "tool_use", "id": id, "name": "look", "input": {}} for id in ids]
             yield NewMessage(role="assistant", content=calls, token_count=tokens, is_preserved=flag < 0.02)
-            done = [id for id in ids if random.random() < 0.8]
-            results: list[Any] = [{"type": "tool_result", "tool_use_id": id, "content": "found"} for id in done]
+            answered = [id for id in ids if random.random() < 0.8]
+            results: list[Any] = [{"type": "tool_result", "tool_use_id": id, "content": "found"} for id in answered]
             if results:
                 yield NewMessage(role="user", content=results, token_count=tokens, is_preserved=0.02 < flag < 0.04)
         else:

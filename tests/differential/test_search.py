@@ -1,7 +1,7 @@
-"""Search against a reader who reads everything: both engines find exactly the same messages, in the same order.
+"""Search compared with a model that reads everything: both engines find exactly the same messages, in the same order.
 
-The same random work is done on SQLite and on PostgreSQL, with the same ids and times. The reader lists what the live sessions
-show and looks for the words one by one, with nothing of an index.
+The same random actions run on SQLite and on PostgreSQL, with the same ids and times. The model lists the messages that live
+sessions show and searches their words one by one, without an index.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Work:
         self.random = Random(seed)
 
     def text(self) -> str:
-        """Mostly a few words; sometimes so many that words count as mentioned in passing, or too often, or not at all."""
+        """Return a few words; sometimes so many that words are mentioned in passing, exceed MAX_OCCURRENCES, or are cut off."""
         size = self.random.choice((0, 1, 2, 3, 5, 8, 12, 20, 500))
         words = [self.word() for _ in range(size)]
         if self.random.randrange(40) == 0:
@@ -94,7 +94,7 @@ class Work:
 
 
 class Read:
-    """A message, read word by word."""
+    """A message and its words."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -109,13 +109,13 @@ class Read:
             self.kept.append(word if seen[word] <= MAX_OCCURRENCES else "")
 
     def score(self, query: SearchQuery) -> float:
-        """The score of the message, or 0 if it does not match."""
+        """Return the score of the message, or 0 if it does not match."""
         if not all(map(self._has, query.required)) or any(map(self._has, query.excluded)):
             return 0
         for term in query.required:
-            for place, wanted in enumerate(term.words, 1):
+            for place, term_word in enumerate(term.words, 1):
                 prefix = term.prefix and place == len(term.words)
-                if any(_is(word, wanted, prefix) for word in self.passing):
+                if any(_is(word, term_word, prefix) for word in self.passing):
                     return 0.5
         return 1.0
 
@@ -131,8 +131,8 @@ class Read:
         )
 
 
-def _is(word: str, wanted: str, prefix: bool) -> bool:
-    return word.startswith(wanted) if prefix else word == wanted
+def _is(word: str, term_word: str, prefix: bool) -> bool:
+    return word.startswith(term_word) if prefix else word == term_word
 
 
 class Pair:
@@ -170,14 +170,14 @@ def pair(postgres_url: str) -> Iterator[Pair]:
     opened.close()
 
 
-def test_both_engines_find_what_a_reader_finds(pair: Pair) -> None:
+def test_both_engines_find_the_same_as_the_model(pair: Pair) -> None:
     hits = sum(_compare(pair, seed, rounds=3, queries=60) for seed in range(2))
-    assert hits > 500, "hardly anything is ever found: this proves nothing"
+    assert hits > 500, "too few messages were found for a meaningful comparison"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_both_engines_find_what_a_reader_finds_for_a_long_time(pair: Pair) -> None:
+def test_both_engines_find_the_same_as_the_model_for_a_long_time(pair: Pair) -> None:
     first = int.from_bytes(os.urandom(4))
     for seed in range(first, first + 40):
         _compare(pair, seed, rounds=10, queries=200)
@@ -189,19 +189,19 @@ def _compare(pair: Pair, seed: int, *, rounds: int, queries: int) -> int:
     for _ in range(rounds):
         for _ in range(12):
             _change(pair, work, sessions)
-        there = [Read(message) for message in _everything(pair.handles[0])]
+        documents = [Read(message) for message in _everything(pair.handles[0])]
         for _ in range(queries):
-            hits += _search(pair, work.query(), there, seed)
+            hits += _search(pair, work.query(), documents, seed)
     for session in sessions:
         pair.both("sessions", "purge", session)
     return hits
 
 
 def _change(pair: Pair, work: Work, sessions: Sequence[str]) -> None:
-    """Something that changes what can be found."""
+    """Make a random change of the searchable messages."""
     pair.clock.advance(work.random.choice((0, 0.0005, 0.002, 60)))
     session = work.random.choice(sessions)
-    if all(each.id != session for each in pair.handles[0].sessions.list()):
+    if all(listed_session.id != session for listed_session in pair.handles[0].sessions.list()):
         pair.both("sessions", "restore", session)
         return
     messages = [*pair.handles[0].messages.list(session)]
@@ -225,7 +225,7 @@ def _everything(handle: TenantHandle) -> list[Message]:
     return [message for session in handle.sessions.list() for message in handle.messages.list(session.id)]
 
 
-def _search(pair: Pair, typed: str, there: Sequence[Read], seed: int) -> int:
+def _search(pair: Pair, typed: str, documents: Sequence[Read], seed: int) -> int:
     try:
         query = parse(typed, Limits())
     except InvalidInput:
@@ -233,17 +233,17 @@ def _search(pair: Pair, typed: str, there: Sequence[Read], seed: int) -> int:
             with pytest.raises(InvalidInput):
                 handle.messages.search(typed)
         return 0
-    wanted = {each.message.id: score for each in there if (score := each.score(query))}
-    found = [_pages(handle, typed) for handle in pair.handles]
-    for hits in found:
-        assert {hit.message.id: hit.score for hit in hits} == wanted, f"seed {seed}: {typed!r}"
-        assert len(hits) == len(wanted), f"seed {seed}: {typed!r} finds a message twice"
-    assert found[0] == found[1], f"seed {seed}: the engines differ about {typed!r}"
-    by_id = {each.message.id: each.message for each in there}
-    assert all(hit.message == by_id[hit.message.id] for hit in found[0])
-    ranked = [(-hit.score, -hit.message.created_at.timestamp()) for hit in found[0]]
-    assert ranked == sorted(ranked, key=lambda each: (each[0], round(each[1] * 1_000 + 0.5))), typed
-    return len(wanted)
+    expected = {document.message.id: score for document in documents if (score := document.score(query))}
+    results = [_pages(handle, typed) for handle in pair.handles]
+    for hits in results:
+        assert {hit.message.id: hit.score for hit in hits} == expected, f"seed {seed}: {typed!r}"
+        assert len(hits) == len(expected), f"seed {seed}: {typed!r} finds a message twice"
+    assert results[0] == results[1], f"seed {seed}: the engines differ about {typed!r}"
+    by_id = {document.message.id: document.message for document in documents}
+    assert all(hit.message == by_id[hit.message.id] for hit in results[0])
+    ranked = [(-hit.score, -hit.message.created_at.timestamp()) for hit in results[0]]
+    assert ranked == sorted(ranked, key=lambda rank: (rank[0], round(rank[1] * 1_000 + 0.5))), typed
+    return len(expected)
 
 
 def _pages(handle: TenantHandle, typed: str) -> list[SearchHit]:

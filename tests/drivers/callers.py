@@ -33,7 +33,7 @@ async def done(value: Any) -> Any:
 class Caller:
     """A connection of the caller's. Its transaction begins by itself, or with ``begin``."""
 
-    opens_itself = True
+    needs_transaction = True
     """Whether the connection opens a transaction without being told."""
 
     def __init__(self, raw: Any) -> None:
@@ -70,7 +70,7 @@ class Caller:
 class Explicit(Caller):
     """A connection that opens no transaction by itself."""
 
-    opens_itself = False
+    needs_transaction = False
 
     async def begin(self) -> None:
         await self.execute("BEGIN")
@@ -88,7 +88,7 @@ class Apsw(Explicit):
 
 
 class Asyncpg(Caller):
-    opens_itself = False
+    needs_transaction = False
     _block: Any = None
 
     async def execute(self, sql: str) -> list[tuple[Any, ...]]:
@@ -321,7 +321,7 @@ LEGS = [*SQLITE_LEGS, *POSTGRES_LEGS]
 
 def leg(name: str) -> Leg:
     """The leg of that name."""
-    return next(each for each in LEGS if each.name == name)
+    return next(item for item in LEGS if item.name == name)
 
 
 def add_own_table(path: Path) -> None:

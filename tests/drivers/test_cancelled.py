@@ -1,4 +1,4 @@
-"""A task cancelled while its savepoint is set, kept or undone: the caller's transaction is none the worse for it.
+"""A task cancelled while its savepoint is set, released or rolled back: the caller's transaction stays intact.
 
 PostgreSQL fails the whole transaction with a statement that is cancelled, and these are the statements that no savepoint is
 around. They are over in microseconds, so here the server is made to wait for a lock in front of one of them.

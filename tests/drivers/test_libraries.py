@@ -94,7 +94,7 @@ def test_a_file_that_was_joined_is_not_opened_with_the_other_library(sqlite_path
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme").join(caller)
         acme.sessions.create(key="k")
-        with pytest.raises(InvalidInput, match="let go of the joined connection"):
+        with pytest.raises(InvalidInput, match="close the joined connection"):
             Holdfast(sqlite_path)
         caller.commit()
         caller.close()
@@ -118,8 +118,8 @@ def test_a_refused_opening_does_not_touch_the_locks_of_the_other(sqlite_path: st
 
 
 def _fails_as_locked(code: str, path: str) -> bool:
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
-    return done.returncode != 0 and "database is locked" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    return completed.returncode != 0 and "database is locked" in completed.stderr
 
 
 def test_a_file_that_was_deleted_does_not_count_for_its_successor(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_file_that_was_deleted_does_not_count_for_its_successor(tmp_path: Path
             caller.close()
             path.unlink()
             Holdfast(str(path)).close()
-            for each in tmp_path.iterdir():
-                each.unlink()
+            for item in tmp_path.iterdir():
+                item.unlink()
 
 
 def test_a_closed_connection_does_not_count(sqlite_path: str) -> None:
@@ -166,7 +166,7 @@ def test_an_own_write_waits_for_the_callers_transaction_and_nothing_is_lost(sqli
         assert acme.messages.list(session.id) == []
         caller.commit()
         own.join()
-        assert [(each.seq, each.content[0]["text"]) for each in acme.messages.list(session.id)] == [
+        assert [(message.seq, message.content[0]["text"]) for message in acme.messages.list(session.id)] == [
             (1, "joined"),
             (2, "own"),
         ]
@@ -214,8 +214,8 @@ class TestStdlib:
             Holdfast(str(tmp_path / "no/such/folder/a.db"), sqlite="stdlib")
 
     def test_a_python_with_an_old_sqlite_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(stdlib, "OLDEST", (99, 0, 0))
-        with pytest.raises(InvalidInput, match=r"must be 99\.0\.0 or newer"):
+        monkeypatch.setattr(stdlib, "MIN_SQLITE_VERSION", (99, 0, 0))
+        with pytest.raises(InvalidInput, match=r"needs 99\.0\.0 or newer"):
             Holdfast(str(tmp_path / "a.db"), sqlite="stdlib")
 
     def test_many_threads_share_its_commits(self, sqlite_path: str) -> None:
@@ -232,7 +232,7 @@ class TestStdlib:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert [each.seq for each in acme.messages.list(session.id)] == list(range(1, 61))
+            assert [message.seq for message in acme.messages.list(session.id)] == list(range(1, 61))
 
     def test_an_async_own_write_waits_in_a_thread_and_not_in_the_loop(self, sqlite_path: str) -> None:
         async def run() -> None:

@@ -28,7 +28,7 @@ ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy 
 
 
 @pytest.mark.parametrize("thing", [None, "agents.db", 42, object(), sqlite3])
-def test_what_is_no_connection_is_refused_with_a_list_of_what_is(thing: object) -> None:
+def test_an_unsupported_connection_is_refused_with_the_supported_types(thing: object) -> None:
     with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="cannot join") as caught:
         hf.tenant("acme").join(thing)
     for kind in ("psycopg.Connection", "sqlite3.Connection", "apsw.Connection", "sqlalchemy.orm.session.Session"):
@@ -54,11 +54,14 @@ def test_the_other_style_of_connection_is_refused_by_name(leg: Leg, open_stage: 
         async with open_stage(leg) as stage:
             caller = await stage.connect()
             if leg.asynchronous:
-                with Holdfast(":memory:") as other, pytest.raises(InvalidInput, match="belongs to AsyncHoldfast"):
+                with (
+                    Holdfast(":memory:") as other,
+                    pytest.raises(InvalidInput, match="can be joined by AsyncHoldfast only"),
+                ):
                     other.tenant("acme").join(caller.raw)
             else:
                 async with AsyncHoldfast(":memory:") as other:
-                    with pytest.raises(InvalidInput, match="belongs to Holdfast"):
+                    with pytest.raises(InvalidInput, match="can be joined by Holdfast only"):
                         other.tenant("acme").join(caller.raw)
 
     asyncio.run(run())
@@ -77,9 +80,7 @@ def test_a_connection_to_the_other_engine_is_refused(
             other: Any = kind(url)
             await done(other.open() if leg.asynchronous else None)
             try:
-                with pytest.raises(
-                    InvalidInput, match=r"this Holdfast is on (sqlite|postgres) and the connection is on"
-                ):
+                with pytest.raises(InvalidInput, match=r"this Holdfast uses (sqlite|postgres) and the connection"):
                     other.tenant("acme").join(caller.raw)
             finally:
                 await done(other.close())
@@ -87,7 +88,7 @@ def test_a_connection_to_the_other_engine_is_refused(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in ONE_OF_EACH])
+@pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in ONE_OF_EACH])
 def test_a_database_without_our_schema_says_so(
     leg: Leg, tmp_path: Path, postgres_server: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -235,7 +236,7 @@ class TestSqlalchemy:
 
     def test_another_database_is_refused(self) -> None:
         engine = sqlalchemy.create_mock_engine("mysql://", lambda *args: None)
-        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="only on sqlite and postgresql"):
+        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="supported: sqlite and postgresql"):
             hf.tenant("acme").join(Session(bind=engine))  # type: ignore[arg-type]
 
     def test_a_server_that_is_gone_is_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ class TestSqlalchemy:
 
     def test_an_unsupported_driver_underneath_is_named(self) -> None:
         class Odd:
-            """A driver's connection of a kind that nobody here knows."""
+            """A driver's connection of an unknown type."""
 
             def __init__(self) -> None:
                 self._inner = sqlite3.connect(":memory:")
@@ -281,7 +282,7 @@ class TestSqlalchemy:
         asyncio.run(run())
 
 
-def test_an_aborted_transaction_of_postgres_says_what_it_is(postgres_with_table: str) -> None:
+def test_an_aborted_postgres_transaction_raises_failed_transaction(postgres_with_table: str) -> None:
     with Holdfast(postgres_with_table) as hf, psycopg.connect(postgres_with_table) as caller:
         with pytest.raises(psycopg.Error):
             caller.execute("SELECT 1 / 0")
@@ -321,7 +322,7 @@ def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
 
 
 @pytest.mark.parametrize("name", ["apsw", "sqlite3"])
-def test_a_transaction_that_read_before_somebody_else_wrote_is_told_to_begin_again(
+def test_a_transaction_that_read_before_another_process_wrote_must_begin_again(
     name: str, open_stage: Callable[[Leg], Any]
 ) -> None:
     async def run() -> None:

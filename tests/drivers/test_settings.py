@@ -35,10 +35,10 @@ async def exercise(acme: Any) -> None:
         await done(acme.messages.append(session.id, role="user", content=BLOCKS, metadata=META, id=first.id))
     ) == first
     await done(acme.messages.update(first.id, metadata={"seen": True}, is_preserved=True))
-    found = await done(acme.sessions.get(session.id))
-    assert (found.key, found.metadata, found.message_count, found.token_count) == ("k", META, 4, 7)
-    assert found.created_at.utcoffset() is not None
-    assert found.created_at == session.created_at
+    actual = await done(acme.sessions.get(session.id))
+    assert (actual.key, actual.metadata, actual.message_count, actual.token_count) == ("k", META, 4, 7)
+    assert actual.created_at.utcoffset() is not None
+    assert actual.created_at == session.created_at
     history = await done(acme.messages.list(session.id))
     assert [message.content for message in history] == [BLOCKS] * 4
     assert [message.seq for message in history] == [1, 2, 3, 4]
@@ -51,7 +51,7 @@ async def exercise(acme: Any) -> None:
         column("created_at").le(session.created_at),
         column("id").eq(session.id),
     ]
-    assert [each.id for each in await done(acme.sessions.list(user="ada", where=where))] == [session.id]
+    assert [item.id for item in await done(acme.sessions.list(user="ada", where=where))] == [session.id]
     await done(acme.messages.delete(session.id, [history[1].id]))
     upserted = await done(acme.sessions.upsert("k", user="ada", metadata={"plan": "free"}))
     assert (upserted.id, upserted.metadata) == (session.id, {"plan": "free"})
@@ -60,7 +60,7 @@ async def exercise(acme: Any) -> None:
 
 
 def _dict_factory(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip([each[0] for each in cursor.description], row, strict=True))
+    return dict(zip([item[0] for item in cursor.description], row, strict=True))
 
 
 FACTORIES: list[tuple[Any, Any]] = [

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast
-from holdfast.drivers.psycopg import KEPT_ROWS, PsycopgConnection
+from holdfast.drivers.psycopg import MAX_REUSED_ROWS, PsycopgConnection
 from holdfast.errors import AlreadyExists, SchemaMismatch
 from tests.drivers.callers import LEGS, Leg, done, joined, leg
 
@@ -30,7 +30,7 @@ def _texts(history: Any) -> list[str]:
     return [message.content[0]["text"] for message in history]
 
 
-@pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in LEGS if each.engine == "postgres"])
+@pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in LEGS if item.engine == "postgres"])
 def test_transactions_at_once_get_every_place_of_the_log_once(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     """Each writer appends to one session in a transaction of its own; half of them roll back."""
 
@@ -156,7 +156,7 @@ def test_a_task_cancelled_at_any_moment_leaves_the_connection_usable(
             for steps in range(1, 40):
                 await _cut(acme.messages.append(session.id, role="user", content="cut"), steps)
             last = await acme.messages.append(session.id, role="user", content="last")
-            if inside or caller.opens_itself:
+            if inside or caller.needs_transaction:
                 await caller.commit()
             # Whatever was acknowledged since is there for everybody: no transaction was left open around it.
             session = await stage.tenant().sessions.get(session.id)
@@ -185,9 +185,9 @@ def test_the_turn_is_forgotten_with_its_handles(sqlite_path: str) -> None:
     caller = sqlite3.connect(sqlite_path)
     with Holdfast(":memory:") as hf:
         handles = [hf.tenant(name).join(caller) for name in ("acme", "globex")]
-        assert connection_lock.of_threads(caller) is handles[0]._engine._turn is handles[1]._engine._turn  # type: ignore[attr-defined]
+        assert connection_lock.for_threads(caller) is handles[0]._engine._lock is handles[1]._engine._lock  # type: ignore[attr-defined]
         del handles
-        assert id(caller) not in connection_lock._of_threads
+        assert id(caller) not in connection_lock._thread_locks
     caller.close()
 
 
@@ -217,8 +217,8 @@ def test_a_cursor_serves_many_statements_but_holds_no_long_answer(postgres_url: 
         assert connection._cursor is first
         with pytest.raises(SchemaMismatch):
             connection.execute("SELECT nothing")
-        assert len(connection.execute("SELECT generate_series(1, $1)", (KEPT_ROWS,))) == KEPT_ROWS
+        assert len(connection.execute("SELECT generate_series(1, $1)", (MAX_REUSED_ROWS,))) == MAX_REUSED_ROWS
         assert connection._cursor is first
-        assert len(connection.execute("SELECT generate_series(1, $1)", (KEPT_ROWS + 1,))) == KEPT_ROWS + 1
+        assert len(connection.execute("SELECT generate_series(1, $1)", (MAX_REUSED_ROWS + 1,))) == MAX_REUSED_ROWS + 1
         assert connection._cursor is None
         assert connection.execute("SELECT 1") == [(1,)]

@@ -1,4 +1,4 @@
-"""What is written through the caller's connection lives and dies with the caller's transaction, whatever the driver."""
+"""Writes through the caller's connection commit or roll back with the caller's transaction, with every driver."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_a_commit_makes_it_visible_and_not_before(leg: Leg, open_stage: Callable
             await caller.add("with ours")
             assert await done(stage.tenant().sessions.find("k")) is None
             await caller.commit()
-            found = await done(stage.tenant().sessions.find("k"))
-            assert (found.id, found.message_count, found.metadata) == (session.id, 1, {"plan": "pro"})
+            actual = await done(stage.tenant().sessions.find("k"))
+            assert (actual.id, actual.message_count, actual.metadata) == (session.id, 1, {"plan": "pro"})
             assert await caller.labels() == ["with ours"]
 
     asyncio.run(run())
@@ -194,7 +194,7 @@ def test_without_a_transaction_a_write_lasts_at_once_or_waits_for_the_callers_co
             session = await done(acme.sessions.create(key="k"))
             await done(acme.messages.append(session.id, role="user", content="Hello"))
             others = await done(stage.tenant().sessions.find("k"))
-            if caller.opens_itself:
+            if caller.needs_transaction:
                 assert others is None
                 await done(caller.raw.rollback())
                 assert await done(acme.sessions.find("k")) is None
@@ -219,7 +219,7 @@ def test_a_failed_write_without_a_transaction_leaves_none_open(leg: Leg, open_st
             # An open one would keep everybody else from writing; with autocommit=False it is the caller's, and always open.
             if leg.engine == "sqlite" and "autocommit=False" not in leg.name:
                 await done(stage.tenant().messages.append(session.id, role="user", content="elsewhere"))
-            if caller.opens_itself:
+            if caller.needs_transaction:
                 await done(caller.raw.rollback())
             await caller.begin()
             await caller.add("afterwards")
@@ -255,8 +255,8 @@ def test_unusual_text_arrives_as_it_left(leg: Leg, open_stage: Callable[[Leg], A
             session = await done(acme.sessions.create(key=text, user=text, metadata={text: [text, 1e300, 2**60, None]}))
             await done(acme.messages.append(session.id, role="user", content=text))
             await caller.commit()
-            found = await done(acme.sessions.find(text, user=text))
-            assert found.metadata == {text: [text, 1e300, 2**60, None]}
+            actual = await done(acme.sessions.find(text, user=text))
+            assert actual.metadata == {text: [text, 1e300, 2**60, None]}
             (message,) = await done(stage.tenant().messages.list(session.id))
             assert message.content == [{"type": "text", "text": text}]
 

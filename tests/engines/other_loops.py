@@ -15,7 +15,7 @@ def refused_in_another_loop(hf: AsyncHoldfast) -> None:
     """Use a handle from a second loop, in a thread of its own, while the first goes on."""
 
     async def elsewhere(session: str, acme: Any) -> list[str]:
-        said: list[str] = []
+        output: list[str] = []
         for call in (
             lambda: acme.messages.append(session, role="user", content="lost"),
             lambda: acme.sessions.update(session, metadata={"a": 1}),
@@ -23,15 +23,15 @@ def refused_in_another_loop(hf: AsyncHoldfast) -> None:
         ):
             with pytest.raises(InvalidInput, match="another event loop") as error:
                 await call()
-            said.append(str(error.value))
-        return said
+            output.append(str(error.value))
+        return output
 
     async def main() -> None:
         async with hf:
             acme = hf.tenant("acme")
             session = await acme.sessions.create()
             assert len(await asyncio.to_thread(asyncio.run, elsewhere(session.id, acme))) == 3
-            found = await acme.sessions.get(session.id)
-            assert (found.message_count, found.metadata) == (0, {})
+            actual = await acme.sessions.get(session.id)
+            assert (actual.message_count, actual.metadata) == (0, {})
 
     asyncio.run(main())

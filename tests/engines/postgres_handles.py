@@ -72,7 +72,7 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
 
 
 async def crowd(tenant: Any) -> None:
-    """Several appends at once, so that whoever comes next is not taken for the only one."""
+    """Append several messages at once, so that the next caller is not treated as the only one."""
     session = await tenant.sessions.create()
     await asyncio.gather(*(tenant.messages.append(session.id, role="user", content="hello") for _ in range(3)))
 

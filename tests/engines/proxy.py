@@ -96,7 +96,7 @@ class Proxy:
             up[1].transport.abort()
 
     def take(self, *moments: Moment) -> bool:
-        """Whether this is what it is armed for; if so, it is armed no more."""
+        """Return whether this message matches the armed trigger; if so, disarm it."""
         if self._armed not in moments:
             return False
         self._armed = None

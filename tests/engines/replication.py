@@ -57,7 +57,7 @@ class Standby(TcpPostgres):
             "-D",
             self.folder / "data",
         ]
-        done = subprocess.run(
+        completed = subprocess.run(
             [*map(str, command), "--checkpoint=fast", "--no-sync", "--write-recovery-conf"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -65,7 +65,7 @@ class Standby(TcpPostgres):
             check=False,
             **_unprivileged(self.folder),
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
 
 
 def require_standby(primary: PostgresServer) -> None:
@@ -99,9 +99,9 @@ _next_port = itertools.count(20_000 + os.getpid() % 1_000 * 12)
 def _free_port() -> int:
     """A port that no other test run looks at, and that the system gives to no outgoing connection while a server is stopped."""
     for port in _next_port:
-        with socket.socket() as there:
+        with socket.socket() as existing:
             try:
-                there.bind(("127.0.0.1", port))
+                existing.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port

@@ -1,7 +1,7 @@
 """Workers that claim runs of all tenants and drive them, for tests that kill them; and the judge of what they have done.
 
 Each step of a run intends one call of a tool that must happen at most once, makes it, and commits its result with a message and
-the new state. The state counts the calls that are known to have happened, and those of which nobody knows.
+the new state. The state counts the calls known to have been made, and those whose outcome is unknown.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Worker:
         loaded = tenant.runs.load(run.id)
         state = {"known": 0, "unknown": 0} if loaded.step is None else dict(loaded.step.state)
         iteration = loaded.run.iteration
-        unfinished = [each.call.id for each in tenant.tool_calls.pending(run.id)]
+        unfinished = [item.call.id for item in tenant.tool_calls.pending(run.id)]
         while iteration < STEPS:
             iteration += 1
             outcome = self._call(tenant, run, iteration, unfinished)
@@ -87,7 +87,7 @@ class Worker:
 
     def _call(self, tenant: TenantHandle, run: Run, iteration: int, unfinished: list[str]) -> ToolOutcome:
         call = f"call-{iteration}"
-        if call in unfinished:  # somebody began it and never came back
+        if call in unfinished:  # an earlier worker began it and died
             return ToolOutcome(id=call, status="unknown")
         tenant.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id=call, tool_name="effect")])
         self._at("intended")
@@ -100,7 +100,7 @@ class Worker:
 
 
 class SpeakingWorker(Worker):
-    """One that tells its parent what was acknowledged."""
+    """A worker that reports acknowledged writes to its parent."""
 
     def _said(self, *words: Any) -> None:
         print(*words, flush=True)
@@ -114,7 +114,7 @@ def main() -> None:
         with open(effects, "a", encoding="utf-8") as file:
             file.write(f"{what}\n")
         with suppress(FileNotFoundError):
-            os.unlink(f"{effects}.stop")  # there is one, and whoever removes it stops here, between intent and step
+            os.unlink(f"{effects}.stop")  # the worker that removes it stops here, between intent and step
             print("stopped", what.split()[0], os.getpid(), 0, flush=True)
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -139,7 +139,7 @@ def judge(
     """Every step was done once and is whole, nothing acknowledged is missing, and no effect happened twice."""
     happened = Counter(effects)
     assert not [what for what, times in happened.items() if times > 1], "something happened twice"
-    there: dict[tuple[str, int], int] = {}
+    existing: dict[tuple[str, int], int] = {}
     for tenant, started in runs:
         handle = hf.tenant(tenant)
         run = handle.runs.get(started.id)
@@ -152,12 +152,12 @@ def judge(
         assert texts == [f"{run.id} {n}" for n in range(1, STEPS + 1)]
         calls = handle.tool_calls.list(run.id)
         assert [call.step for call in calls] == [*range(1, STEPS + 1)]
-        known = [call for call in calls if call.status == "finished"]
-        assert steps[-1].state == {"known": len(known), "unknown": STEPS - len(known)}
-        assert all(happened[f"{run.id} {call.id}"] == 1 for call in known), "what is known to have happened has"
-        there.update({(run.id, step.iteration): step.epoch for step in steps})
+        initial = [call for call in calls if call.status == "finished"]
+        assert steps[-1].state == {"known": len(initial), "unknown": STEPS - len(initial)}
+        assert all(happened[f"{run.id} {call.id}"] == 1 for call in initial), "what is known to have happened has"
+        existing.update({(run.id, step.iteration): step.epoch for step in steps})
     for run_id, iteration, epoch in committed:
-        assert there[run_id, iteration] == epoch, "a step that was acknowledged is another's"
+        assert existing[run_id, iteration] == epoch, "a step that was acknowledged is another's"
 
 
 def read_effects(file: Path) -> list[str]:

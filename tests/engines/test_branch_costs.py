@@ -101,17 +101,17 @@ def plan(connection: Any, statement: Any) -> str:
     "name", ["lock", "head", "first", "take_block", "message", "create", "find", "remember", "show"]
 )
 def test_no_statement_of_a_fork_or_a_switch_looks_through_a_table(memory: Holdfast, name: str) -> None:
-    found = plan(memory._engine._connection, branches.queries.by_name[name].statement(Dialect.SQLITE))  # type: ignore[attr-defined]
-    assert "SCAN" not in found
-    if "messages" in found:
-        assert "(tenant_id=? AND session_id=? AND seq=?)" in found
+    actual = plan(memory._engine._connection, branches.queries.by_name[name].statement(Dialect.SQLITE))  # type: ignore[attr-defined]
+    assert "SCAN" not in actual
+    if "messages" in actual:
+        assert "(tenant_id=? AND session_id=? AND seq=?)" in actual
 
 
 @pytest.mark.parametrize("name", ["ranges", "count"])
 def test_a_range_is_found_by_its_places(memory: Holdfast, name: str) -> None:
-    found = plan(memory._engine._connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))  # type: ignore[attr-defined]
-    assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in found
-    assert "AUTOMATIC" not in found
+    actual = plan(memory._engine._connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))  # type: ignore[attr-defined]
+    assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in actual
+    assert "AUTOMATIC" not in actual
 
 
 def planned(url: str, queries: Sequence[Any]) -> Iterator[str]:
@@ -136,12 +136,12 @@ def test_postgres_takes_primary_keys(bare_postgres_url: str) -> None:
         raw.execute("ANALYZE")
     by_name = branches.queries.by_name
     names = ["lock", "head", "first", "take_block", "message", "find", "remember", "show"]
-    for name, found in zip(names, planned(bare_postgres_url, [by_name[name] for name in names]), strict=True):
-        assert "Seq Scan" not in found, f"{name}:\n{found}"
-        assert "_pkey on " in found, f"{name}:\n{found}"
-    for found in planned(bare_postgres_url, [*log_reading.queries.by_name.values()]):
-        assert "Seq Scan" not in found, found
-        assert "seq >=" not in found or "messages_pkey" in found, found
+    for name, actual in zip(names, planned(bare_postgres_url, [by_name[name] for name in names]), strict=True):
+        assert "Seq Scan" not in actual, f"{name}:\n{actual}"
+        assert "_pkey on " in actual, f"{name}:\n{actual}"
+    for actual in planned(bare_postgres_url, [*log_reading.queries.by_name.values()]):
+        assert "Seq Scan" not in actual, actual
+        assert "seq >=" not in actual or "messages_pkey" in actual, actual
 
 
 def test_postgres_fetches_one_message_for_a_fork_however_many_there_are(postgres_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Somebody switches a session in the middle of what another is doing with it."""
+"""Races in which another caller switches a session's branch during a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 
 class Interrupted:
-    """A connection that lets somebody else do something before its nth statement."""
+    """A connection that runs another caller's code before its nth statement."""
 
     def __init__(self, connection: Connection, what: Callable[[int], object]) -> None:
         self._connection, self._what, self.statements = connection, what, 0
@@ -82,8 +82,8 @@ def read(hf: Holdfast, id: str, what: Callable[[int], object], *, newest_first: 
         interrupted = Interrupted(connection, what)
         return await log_reading.read_log(interrupted, params, clause, newest_first=newest_first)
 
-    found = step(hf._engine.read(call))
-    return words(found[::-1] if newest_first else found)
+    actual = step(hf._engine.read(call))
+    return words(actual[::-1] if newest_first else actual)
 
 
 WHOLE = {0: "a b c", 1: "a x y z"}
@@ -106,7 +106,7 @@ def test_a_log_is_read_as_it_was_at_one_moment(two: tuple[Holdfast, Holdfast], s
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_a_log_that_is_switched_there_and_back_is_not_mistaken_for_empty(
+def test_a_log_after_a_branch_switch_and_back_is_not_mistaken_for_empty(
     two: tuple[Holdfast, Holdfast], start: int
 ) -> None:
     one, other = two
@@ -148,12 +148,12 @@ def test_a_message_that_is_appended_meanwhile_does_no_harm(two: tuple[Holdfast, 
     id = branched(acme)
     acme.branches.switch(id, 1)
     for newest_first in (False, True):
-        found = read(one, id, lambda _: say(acme, id, "n"), newest_first=newest_first)
-        assert found.startswith("a x y z")
+        actual = read(one, id, lambda _: say(acme, id, "n"), newest_first=newest_first)
+        assert actual.startswith("a x y z")
 
 
 def thinned(hf: Holdfast, id: str, gone: str) -> None:
-    """In one transaction, a message is removed and the other branch is shown: nobody has seen the first without it."""
+    """In one transaction, a message is removed and the other branch is shown: no reader sees the first change alone."""
     acme = hf.tenant("acme")
 
     async def both(connection: Connection) -> None:
@@ -188,7 +188,7 @@ def test_a_count_and_a_log_are_of_one_moment(two: tuple[Holdfast, Holdfast], bef
 
 @contextmanager
 def switching(url: str, acme: TenantHandle, id: str) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """A switch to the other branch that is not committed before somebody waits for it."""
+    """Switch to the other branch, and do not commit before another caller waits for it."""
     with psycopg.connect(url) as raw, psycopg.connect(url, autocommit=True) as watch:
         acme.join(raw).branches.switch(id, 1)
 
@@ -209,10 +209,10 @@ def switching(url: str, acme: TenantHandle, id: str) -> Iterator[Callable[[Calla
 
 def counted(acme: TenantHandle, id: str) -> str:
     """What the session shows; its counters agree."""
-    there, session = acme.messages.list(id), acme.sessions.get(id)
-    assert session.message_count == len(there)
-    assert session.token_count == sum(message.token_count for message in there)
-    return words(there)
+    existing, session = acme.messages.list(id), acme.sessions.get(id)
+    assert session.message_count == len(existing)
+    assert session.token_count == sum(message.token_count for message in existing)
+    return words(existing)
 
 
 @pytest.mark.leg("postgres, switched meanwhile")
@@ -226,7 +226,9 @@ def counted(acme: TenantHandle, id: str) -> str:
         ("rewind", "a b c", "a x y z"),
     ],
 )
-def test_whoever_waits_for_a_switch_works_on_what_it_shows(postgres_url: str, what: str, zero: str, one: str) -> None:
+def test_a_caller_that_waits_for_a_switch_works_on_the_shown_branch(
+    postgres_url: str, what: str, zero: str, one: str
+) -> None:
     with Holdfast(postgres_url) as hf:
         acme = hf.tenant("acme")
         id = branched(acme)

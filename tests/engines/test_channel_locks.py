@@ -1,4 +1,4 @@
-"""Two transactions on PostgreSQL at once: who waits for whom, and what is there when both are done."""
+"""Two concurrent transactions on PostgreSQL: which one waits, and the state after both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_databas
 
 
 class Two:
-    """A caller with a transaction open, and somebody else who must wait for it."""
+    """A caller with an open transaction, and another caller that must wait for it."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         self._url = url
@@ -35,12 +35,12 @@ class Two:
         return connection, self.acme.join(connection)
 
     def wait(self, call: Callable[[], Any], waiting: int = 1) -> Future[Any]:
-        """Begin a call, and return when it waits for somebody."""
+        """Begin a call, and return when it waits for a lock."""
         begun = self._pool.submit(call)
         with psycopg.connect(self._url, autocommit=True) as watching:
             deadline = time.monotonic() + 60
             while watching.execute(WAITING).fetchone() != (waiting,):
-                assert not begun.done(), f"it waited for nobody: {begun.result()}"
+                assert not begun.done(), f"it did not wait: {begun.result()}"
                 assert time.monotonic() < deadline, "it never came to wait"
         return begun
 
@@ -56,14 +56,14 @@ def said(*bodies: str) -> list[NewPendingMessage]:
 
 
 def groups_of(acme: TenantHandle) -> list[set[str]]:
-    found: dict[str, set[str]] = {}
+    actual: dict[str, set[str]] = {}
     for contact in acme.contacts.list():
         if contact.merged_id is not None:
-            found.setdefault(contact.merged_id, set()).add(contact.sender_id)
-    return sorted(found.values(), key=min)
+            actual.setdefault(contact.merged_id, set()).add(contact.sender_id)
+    return sorted(actual.values(), key=min)
 
 
-def test_a_merge_takes_along_whoever_was_merged_while_it_waited(two: Two) -> None:
+def test_a_merge_includes_contacts_merged_while_it_waited(two: Two) -> None:
     a, b, c, d = (two.acme.contacts.upsert("telegram", name).id for name in "abcd")
     older = two.acme.contacts.merge([c, d])
     connection, caller = two.caller()
@@ -100,8 +100,8 @@ def test_merges_of_crossing_groups_wait_in_one_order(two: Two) -> None:
             connection.commit()
 
         with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(merge, number) for number in range(2)]:
-                done.result(20)
+            for completed in [pool.submit(merge, number) for number in range(2)]:
+                completed.result(20)
         assert len(groups_of(two.acme)) == 3
         two.acme.contacts.unmerge(ids)
 
@@ -115,7 +115,7 @@ def test_an_append_waits_for_its_place(two: Two) -> None:
     assert [message.body for message in two.acme.pending_messages.list_by_key(*ROOM)] == ["1", "2", "3", "4"]
 
 
-def test_an_append_that_waited_for_nothing_begins_anew(two: Two) -> None:
+def test_an_append_that_waited_in_vain_starts_again(two: Two) -> None:
     connection, caller = two.caller()
     caller.pending_messages.append_batch(said("1", "2"))
     appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("3")))
@@ -133,7 +133,7 @@ def test_clearing_waits_for_a_summary_and_takes_it_too(two: Two) -> None:
     assert two.acme.pending_messages.list_by_key(*ROOM) == []
 
 
-def test_a_summary_of_what_was_cleared_is_not_written(two: Two) -> None:
+def test_a_summary_of_cleared_messages_is_not_written(two: Two) -> None:
     made = two.acme.pending_messages.append_batch(said(*"abc"))
     connection, caller = two.caller()
     caller.pending_messages.delete_by_key(*ROOM)
@@ -153,9 +153,9 @@ def test_what_comes_while_the_stale_goes_stays_in_order(two: Two) -> None:
     connection.commit()
     assert removing.result(20) >= 1
     (last,) = two.acme.pending_messages.append_batch(said("last"))
-    there = [message.seq for message in two.acme.pending_messages.list_by_key(*ROOM)]
-    assert there == sorted(there)
-    assert there[-1] == last.seq
+    existing = [message.seq for message in two.acme.pending_messages.list_by_key(*ROOM)]
+    assert existing == sorted(existing)
+    assert existing[-1] == last.seq
 
 
 def test_feedback_that_waits_for_a_removal_finds_nothing(two: Two) -> None:

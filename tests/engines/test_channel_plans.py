@@ -33,25 +33,25 @@ def plan(connection: Any, statement: Statement) -> str:
 @pytest.mark.parametrize("name", ["search", "count_found"])
 @pytest.mark.parametrize("where", ["", " AND channel_type = :channel_type", AFTER["contacts"]])
 def test_a_search_looks_each_beginning_up_in_its_index(connection: Any, name: str, where: str) -> None:
-    found = plan(connection, contacts.queries.by_name[name].statement(Dialect.SQLITE, where))
+    actual = plan(connection, contacts.queries.by_name[name].statement(Dialect.SQLITE, where))
     for column in ("name", "username", "sender"):
         index = f"contacts_by_search_{column} (tenant_id=? AND search_{column}>? AND search_{column}<?)"
-        assert f"USING COVERING INDEX {index}" in found
-    assert "SEARCH contacts USING PRIMARY KEY (tenant_id=? AND id=?)" in found
+        assert f"USING COVERING INDEX {index}" in actual
+    assert "SEARCH contacts USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
 
 
 def test_a_list_of_contacts_comes_out_of_an_index_in_order(connection: Any) -> None:
     for where in ("", AFTER["contacts"], " AND peer_kind = :peer_kind"):
         statement = contacts.CONTACTS.by_name["list"].statement(Dialect.SQLITE, where, "contacts_by_recency")
-        found = plan(connection, statement)
-        assert "USING INDEX contacts_by_recency" in found
-        assert "B-TREE" not in found
+        actual = plan(connection, statement)
+        assert "USING INDEX contacts_by_recency" in actual
+        assert "B-TREE" not in actual
 
 
 def test_the_members_of_a_group_are_found_without_reading_everybody(connection: Any) -> None:
-    found = plan(connection, contacts.queries.involved.statement(Dialect.SQLITE))
-    assert "SEARCH given USING PRIMARY KEY (tenant_id=? AND id=?)" in found
-    assert "SEARCH other USING COVERING INDEX contacts_by_merged (tenant_id=? AND merged_id=?)" in found
+    actual = plan(connection, contacts.queries.involved.statement(Dialect.SQLITE))
+    assert "SEARCH given USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "SEARCH other USING COVERING INDEX contacts_by_merged (tenant_id=? AND merged_id=?)" in actual
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,21 @@ def test_a_list_of_feedback_comes_out_of_an_index_in_order(connection: Any, inde
     column = {"message": "message_id", "session": "session_id", "user": "user_id"}.get(index.rpartition("_")[2])
     where = f" AND {column} = :value" if column else ""
     for page in ("", AFTER["feedback"]):
-        found = plan(connection, feedback.FEEDBACK.by_name["list"].statement(Dialect.SQLITE, where + page, index))
-        assert f"USING INDEX {index}" in found
-        assert "B-TREE" not in found
+        actual = plan(connection, feedback.FEEDBACK.by_name["list"].statement(Dialect.SQLITE, where + page, index))
+        assert f"USING INDEX {index}" in actual
+        assert "B-TREE" not in actual
 
 
 def test_what_waits_in_a_group_is_read_in_order(connection: Any) -> None:
-    found = plan(connection, pending_messages.queries.list.statement(Dialect.SQLITE))
-    assert "(tenant_id=? AND channel_name=? AND history_key=? AND seq>?)" in found
-    assert "B-TREE" not in found
+    actual = plan(connection, pending_messages.queries.list.statement(Dialect.SQLITE))
+    assert "(tenant_id=? AND channel_name=? AND history_key=? AND seq>?)" in actual
+    assert "B-TREE" not in actual
 
 
 @pytest.mark.parametrize("name", ["lock_stale", "delete_stale"])
-def test_what_is_stale_is_found_by_its_age(connection: Any, name: str) -> None:
-    found = plan(connection, pending_messages.queries.by_name[name].statement(Dialect.SQLITE))
-    assert "pending_messages_by_age (tenant_id=? AND updated_at<?)" in found
+def test_stale_rows_are_found_by_their_age(connection: Any, name: str) -> None:
+    actual = plan(connection, pending_messages.queries.by_name[name].statement(Dialect.SQLITE))
+    assert "pending_messages_by_age (tenant_id=? AND updated_at<?)" in actual
 
 
 def test_titles_are_looked_for_among_the_keys_of_agents_only(connection: Any) -> None:
@@ -97,7 +97,7 @@ ON_POSTGRES = [
 ]
 
 
-@pytest.mark.parametrize(("query", "indexes"), [pytest.param(*each, id=each[0].name) for each in ON_POSTGRES])
+@pytest.mark.parametrize(("query", "indexes"), [pytest.param(*postgre, id=postgre[0].name) for postgre in ON_POSTGRES])
 def test_postgres_goes_by_the_same_indexes(postgres_url: str, query: Query, indexes: list[str]) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         raw.execute(FILL)
@@ -105,8 +105,8 @@ def test_postgres_goes_by_the_same_indexes(postgres_url: str, query: Query, inde
         raw.execute(b"PREPARE planned AS " + query.statement(Dialect.POSTGRES).sql.encode())
         values = {"tenant_id": "'acme'", "prefix": "'name 77'", "beyond": "'name 78'", "limit": "50"}
         values |= {"ids": "ARRAY[md5('1')::uuid, md5('2')::uuid]", "sender_ids": "ARRAY['s1', 's2']"}
-        given = ", ".join(values[name] for name in query.statement(Dialect.POSTGRES).names)
-        found = "\n".join(row[0] for row in raw.execute(f"EXPLAIN EXECUTE planned({given})".encode()))
+        arguments = ", ".join(values[name] for name in query.statement(Dialect.POSTGRES).names)
+        actual = "\n".join(row[0] for row in raw.execute(f"EXPLAIN EXECUTE planned({arguments})".encode()))
     for index in indexes:
-        assert index in found, found
-    assert "Seq Scan" not in found, found
+        assert index in actual, actual
+    assert "Seq Scan" not in actual, actual

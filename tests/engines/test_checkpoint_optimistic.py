@@ -1,4 +1,4 @@
-"""A step of a graph takes one message to PostgreSQL, and is saved once, whoever else writes and whichever answer is lost."""
+"""Saving a step of a graph takes one round trip to PostgreSQL, and happens once despite other writers and lost answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast import Holdfast, PoolOptions, TenantHandle, Write
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Stale
 from holdfast.stores.execution.checkpoints import optimistic
-from holdfast.types import Stored
+from holdfast.types import StoredPieces
 from tests.engines.postgres_handles import database_of
 from tests.engines.proxy import Moment, Proxy
 from tests.servers import PgBouncer, PostgresServer
@@ -46,11 +46,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def put(acme: TenantHandle, id: str, *pieces: Any, **kwargs: Any) -> Stored:
+def put(acme: TenantHandle, id: str, *pieces: Any, **kwargs: Any) -> StoredPieces:
     return acme.checkpoints.put("t", id=id, state=b"", pieces=pieces, **kwargs)
 
 
-def write(acme: TenantHandle, task: str, *pieces: Any, **kwargs: Any) -> Stored:
+def write(acme: TenantHandle, task: str, *pieces: Any, **kwargs: Any) -> StoredPieces:
     return acme.checkpoints.put_writes("t", id="1", task_id=task, new=[Write(0, "a", b"", pieces)], **kwargs)
 
 
@@ -75,20 +75,20 @@ def test_what_this_process_does_not_know_of_the_log_is_read(
 ) -> None:
     put(acme, "1", b"one")
     asked.clear()
-    assert put(acme, "2", b"two").places == [2]
+    assert put(acme, "2", b"two").positions == [2]
     assert first_words(asked) == ["SELECT", "WITH"]
     with Holdfast(postgres_url) as other:
         put(other.tenant("acme"), "3", b"three")
     asked.clear()
-    assert put(acme, "4", b"three", b"four").places == [3, 4]
+    assert put(acme, "4", b"three", b"four").positions == [3, 4]
     assert first_words(asked) == ["WITH", "SELECT", "WITH"], "another process has added to it"
     asked.clear()
-    assert put(acme, "5", b"one").places == [1]
+    assert put(acme, "5", b"one").positions == [1]
     assert first_words(asked) == ["WITH", "SELECT", "WITH"], "the log has the piece already"
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_only_so_many_logs_are_remembered(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_logs_is_bounded(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimistic, "MAX_LOGS", 2)
     for step in range(2):
         for name in "abc":
@@ -106,8 +106,8 @@ def test_a_writer_that_is_always_late_saves_in_a_transaction(
 
     monkeypatch.setattr(optimistic, "_write", late)
     asked.clear()
-    assert put(acme, "2", b"two").places == [2]
-    assert first_words(asked)[: optimistic.TRIES + 1] == ["SELECT"] * optimistic.TRIES + ["BEGIN"]
+    assert put(acme, "2", b"two").positions == [2]
+    assert first_words(asked)[: optimistic.MAX_TRIES + 1] == ["SELECT"] * optimistic.MAX_TRIES + ["BEGIN"]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_checkpoint_that_exists_is_replaced(acme: TenantHandle) -> None:
     for piece in (b"one", b"two", b"three"):
         put(acme, "1", piece)
         write(acme, "x", piece)
-    (found,) = acme.checkpoints.list("t")
-    assert list(found.pieces) == [b"three"]
-    assert list(found.tasks[0].writes[0].pieces) == [b"one"], "the first write of an index stays"
+    (actual,) = acme.checkpoints.list("t")
+    assert list(actual.pieces) == [b"three"]
+    assert list(actual.tasks[0].writes[0].pieces) == [b"one"], "the first write of an index stays"
 
 
 def test_behind_a_pooler_each_statement_is_a_transaction(
@@ -171,7 +171,7 @@ def test_a_step_whose_answer_is_lost_is_saved_once(
             else:
                 last = write(acme, f"{number:03}", 1, new, stamp=last.stamp)
             assert not proxy.is_armed
-            assert last.places == [1, number + 2]
+            assert last.positions == [1, number + 2]
         assert proxy.cuts == len(armed) == CUTS
         assert len(acme.checkpoints.list("t")) == 1 + CUTS // 2
         assert acme.checkpoints.verify().damaged == []
@@ -183,7 +183,7 @@ def aside() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_knew(
+def test_a_writer_that_waited_for_another_transaction_cannot_use_its_old_places(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
@@ -192,11 +192,11 @@ def test_whoever_waited_for_a_transaction_of_somebody_else_is_refused_what_it_kn
         _until_someone_waits(postgres_url)
         raw.commit()
         assert isinstance(waiting.exception(WAITED_S), Stale)
-    assert [each.id for each in acme.checkpoints.list("t")] == ["2", "1"]
-    assert put(acme, "3", b"own").places == [3]
+    assert [checkpoint.id for checkpoint in acme.checkpoints.list("t")] == ["2", "1"]
+    assert put(acme, "3", b"own").positions == [3]
 
 
-def test_whoever_waited_for_what_was_undone_goes_on(
+def test_a_writer_that_waited_for_a_rolled_back_transaction_continues(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")
@@ -205,15 +205,15 @@ def test_whoever_waited_for_what_was_undone_goes_on(
         _until_someone_waits(postgres_url)
         raw.rollback()
         answer = waiting.result(WAITED_S)
-    assert answer.places == [1, 2, 3]
-    assert [each.id for each in acme.checkpoints.list("t")] == ["3", "1"]
+    assert answer.positions == [1, 2, 3]
+    assert [checkpoint.id for checkpoint in acme.checkpoints.list("t")] == ["3", "1"]
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_whoever_waited_for_another_step_takes_the_places_after_it(
+def test_a_writer_that_waited_for_another_step_takes_the_places_after_it(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
-    """The one statement saw the log before the other had added to it, and must not believe what it saw."""
+    """The statement read the log before another writer added to it, and must not rely on what it read."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:
         raw.execute("SELECT 1 FROM lg_log WHERE tenant_id = 'acme' FOR UPDATE")
@@ -226,10 +226,10 @@ def test_whoever_waited_for_another_step_takes_the_places_after_it(
         _until_someone_waits(postgres_url)
         raw.commit()
         answer = waiting.result(WAITED_S)
-    assert answer.places == [1, 3]
+    assert answer.positions == [1, 3]
 
 
-def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
+def test_a_save_that_adds_nothing_still_waits_for_a_removal_in_progress(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     put(acme, "1", b"one")
@@ -243,21 +243,21 @@ def test_whoever_adds_nothing_waits_all_the_same_for_what_is_being_removed(
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_in_a_transaction_of_somebody_else_the_stamp_changes(acme: TenantHandle, postgres_url: str) -> None:
-    """Undone, its places are given to others, so whoever remembers them must be refused: the log gets a new stamp."""
+def test_in_a_joined_transaction_the_stamp_changes(acme: TenantHandle, postgres_url: str) -> None:
+    """After a rollback its places are reused, so a caller that remembers them must be refused: the log gets a new stamp."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:
         joined = acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[1, b"two"], stamp=last.stamp)
         assert joined.stamp != last.stamp
         raw.rollback()
-    assert put(acme, "3", 1, b"three", stamp=last.stamp).places == [1, 2]
+    assert put(acme, "3", 1, b"three", stamp=last.stamp).positions == [1, 2]
     with pytest.raises(Stale):
         put(acme, "4", 2, stamp=joined.stamp)
 
 
 @contextmanager
 def _another_writes(acme: TenantHandle, url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody who has added a checkpoint to the thread, in a transaction that is not over."""
+    """Another writer that has added a checkpoint to the thread in an open transaction."""
     with psycopg.connect(url) as raw:
         acme.join(raw).checkpoints.put("t", id="2", state=b"", pieces=[b"new"])
         yield raw
@@ -270,4 +270,4 @@ def _until_someone_waits(url: str) -> None:
             if row is not None and row[0]:
                 return
             raw.execute("SELECT pg_sleep(0.01)")
-    raise AssertionError("nobody waits")
+    raise AssertionError("no caller waits")

@@ -29,7 +29,7 @@ OF_SESSIONS = [
 
 @pytest.fixture(params=["apsw", "sqlite3"])
 def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Both SQLites that people have; neither has ever counted what is in the tables."""
+    """Both SQLite libraries in use; neither has statistics of the tables."""
     path = str(tmp_path / "a.db")
     Holdfast(path).close()
     opened = apsw.Connection(path) if request.param == "apsw" else sqlite3.connect(path)
@@ -42,8 +42,8 @@ def sqlite_plan(connection: Any, query: Any, index: str = "") -> list[str]:
     statement = query.statement(Dialect.SQLITE, "", index)
     arguments = {str(number): None for number in range(1, len(statement.names) + 1)}
     positional = tuple(arguments.values())
-    given = arguments if isinstance(connection, sqlite3.Connection) else positional
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", given)]
+    passed = arguments if isinstance(connection, sqlite3.Connection) else positional
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", passed)]
 
 
 def test_sqlite_looks_everything_up_by_a_key(connection: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_session_finds_its_policy_by_its_key(connection: Any, query: Query) ->
 
 
 def test_removing_a_message_does_not_look_at_the_feedback_on_others(connection: Any) -> None:
-    """The lookups of foreign keys are part of the plan, and nobody can tell SQLite which index to take for them."""
+    """The lookups of foreign keys are part of the plan, and SQLite offers no way to choose their index."""
     for name in ("remove", "drop"):
         steps = [step for step in sqlite_plan(connection, queries.by_name[name]) if " feedback " in step]
         assert steps
@@ -76,7 +76,7 @@ def test_lists_travel_as_one_argument() -> None:
             statement = query.statement(dialect)
             assert len(statement.names) < 30, query.name
             if LISTS & set(statement.names):
-                as_one = any(each in statement.sql for each in ("json", "ANY(", "unnest("))
+                as_one = any(item in statement.sql for item in ("json", "ANY(", "unnest("))
                 assert as_one or query.name == "hold"
 
 
@@ -104,9 +104,9 @@ def test_postgres_reads_only_what_a_compaction_covers(postgres_url: str) -> None
             statement = queries.by_name[name].statement(Dialect.POSTGRES)
             raw.execute(b"PREPARE planned AS " + statement.sql.encode())
             marks = ", ".join(["%s"] * len(statement.names))
-            given = [arguments[each] for each in statement.names]
-            rows = psycopg.ClientCursor(raw).execute(f"EXPLAIN EXECUTE planned({marks})".encode(), given).fetchall()
-            found = "\n".join(row[0] for row in rows)
+            passed = [arguments[item] for item in statement.names]
+            rows = psycopg.ClientCursor(raw).execute(f"EXPLAIN EXECUTE planned({marks})".encode(), passed).fetchall()
+            actual = "\n".join(row[0] for row in rows)
             raw.execute("DEALLOCATE planned")
-            assert "Seq Scan on messages" not in found, f"{name}:\n{found}"
-            assert "Seq Scan on message_archive" not in found, f"{name}:\n{found}"
+            assert "Seq Scan on messages" not in actual, f"{name}:\n{actual}"
+            assert "Seq Scan on message_archive" not in actual, f"{name}:\n{actual}"

@@ -26,7 +26,7 @@ POLICY = CompactionPolicy(
 PRUNE = CompactionPolicy(preserve_last=1, protected_tokens=0, window_tokens=10**6, target_tokens=10**5, prune_tokens=1)
 THREADS = 6
 EXPECTED = (Conflict, NothingToCompact, NotFound)
-"""What may happen to somebody who was too late."""
+"""Errors that a caller which was too late may get."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -38,7 +38,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
 
 
 class Worker:
-    """One of many who work on the same session, and what it did for good."""
+    """One of many workers on the same session, with the calls that it committed."""
 
     def __init__(self, acme: TenantHandle, session: str, seed: int) -> None:
         self.acme, self.session, self.random = acme, session, Random(seed)
@@ -81,14 +81,14 @@ class Worker:
         self.acme.compactions.compact(self.session, PRUNE, summary="s")
 
     def roll_back(self) -> None:
-        live = [each for each in self.acme.compactions.history(self.session) if each.rolled_back_at is None]
+        live = [item for item in self.acme.compactions.history(self.session) if item.rolled_back_at is None]
         if live:
             self.acme.compactions.rollback(live[0].id)
 
     def delete(self) -> None:
-        there = [each for each in self.acme.messages.list(self.session) if not each.is_summary]
-        if len(there) > 8:
-            chosen = self.random.choice(there[-4:]).id
+        existing = [message for message in self.acme.messages.list(self.session) if not message.is_summary]
+        if len(existing) > 8:
+            chosen = self.random.choice(existing[-4:]).id
             if self.acme.messages.delete(self.session, [chosen]):
                 self.deleted.add(chosen)
 
@@ -98,41 +98,43 @@ def test_in_a_storm_no_message_is_lost_and_every_counter_is_true(hf: Holdfast) -
     session = acme.sessions.create().id
     with ThreadPoolExecutor(THREADS) as pool:
         workers = list(pool.map(lambda seed: Worker(acme, session, seed).run(40), range(THREADS)))
-    done = sum((worker.done for worker in workers), Counter[str]())
-    assert min(done["append"], done["compact"] + done["prune"], done["roll_back"]) >= 1, done
+    completed = sum((worker.done for worker in workers), Counter[str]())
+    assert min(completed["append"], completed["compact"] + completed["prune"], completed["roll_back"]) >= 1, completed
     appended = {message.id: message for worker in workers for message in worker.appended}
     deleted = set().union(*(worker.deleted for worker in workers))
     check_counters(acme, session)
     in_log = {message.id for message in acme.messages.list(session)}
     archived = archived_ids(acme, session)
     assert appended.keys() - deleted <= in_log | archived
-    while live := [each for each in acme.compactions.history(session) if each.rolled_back_at is None]:
+    while live := [item for item in acme.compactions.history(session) if item.rolled_back_at is None]:
         acme.compactions.rollback(live[0].id)
     check_counters(acme, session)
-    there = {message.id: message for message in acme.messages.list(session)}
-    assert there.keys() == appended.keys() - deleted
-    assert {id: message.content for id, message in there.items()} == {id: appended[id].content for id in there}
-    assert [message.seq for message in acme.messages.list(session)] == sorted(message.seq for message in there.values())
+    existing = {message.id: message for message in acme.messages.list(session)}
+    assert existing.keys() == appended.keys() - deleted
+    assert {id: message.content for id, message in existing.items()} == {id: appended[id].content for id in existing}
+    assert [message.seq for message in acme.messages.list(session)] == sorted(
+        message.seq for message in existing.values()
+    )
 
 
 def check_counters(acme: TenantHandle, session: str) -> None:
-    there, now = acme.messages.list(session), acme.sessions.get(session)
-    assert (now.message_count, now.token_count) == (len(there), sum(message.token_count for message in there))
-    live = [each for each in acme.compactions.history(session) if each.rolled_back_at is None]
+    existing, now = acme.messages.list(session), acme.sessions.get(session)
+    assert (now.message_count, now.token_count) == (len(existing), sum(message.token_count for message in existing))
+    live = [item for item in acme.compactions.history(session) if item.rolled_back_at is None]
     assert now.compaction_count == len(live)
     for event in live:
         archived = acme.compactions.archived(event_id=event.id, limit=1_000)
         assert len(archived) == event.messages_removed + event.messages_rewritten
-        assert sum(each.is_rewritten for each in archived) == event.messages_rewritten
+        assert sum(item.is_rewritten for item in archived) == event.messages_rewritten
 
 
 def archived_ids(acme: TenantHandle, session: str) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     page = acme.compactions.archived(session_id=session, limit=7)
     while True:
-        found |= {each.message.id for each in page}
+        result |= {item.message.id for item in page}
         if page.next is None:
-            return found
+            return result
         page = acme.compactions.archived(session_id=session, limit=7, cursor=page.next)
 
 
@@ -151,7 +153,7 @@ def test_a_rollback_at_once_with_itself_happens_once(hf: Holdfast) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         outcomes = list(pool.map(roll_back, range(THREADS)))
     assert outcomes.count(Conflict) == THREADS - 1
-    assert [each.id for each in acme.messages.list(session)] == [each.id for each in made]
+    assert [message.id for message in acme.messages.list(session)] == [item.id for item in made]
     check_counters(acme, session)
 
 

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from holdfast import AsyncHoldfast, CompactionPolicy, Holdfast, NewMessage, PoolOptions, TenantHandle
 from holdfast.core.queries import Query
-from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.stores.conversation import message_log, originals
 from holdfast.stores.conversation.compaction.events import queries
 from holdfast.types import Message
 from tests.contract.cases.compactions import LONG, call, result
+from tests.errors import raises
 
 ALL = CompactionPolicy(
     strategy="summarization", preserve_last=0, protected_tokens=0, window_tokens=1_000, target_tokens=100
@@ -36,7 +37,7 @@ class _Never(Exception):
     pass
 
 
-class Place:
+class FileLocation:
     """A database, opened by Holdfast and, behind its back, by a plain connection."""
 
     def __init__(self, url: str) -> None:
@@ -91,11 +92,13 @@ class Place:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileLocation]:
     request.node.user_properties.append(("leg", f"{request.param}, rows of compactions"))
-    found = Place(str(tmp_path / "a.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
-    yield found
-    found.holdfast.close()
+    actual = FileLocation(
+        str(tmp_path / "a.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    )
+    yield actual
+    actual.holdfast.close()
 
 
 def told(acme: TenantHandle, *contents: Any, **more: Any) -> tuple[str, list[Message]]:
@@ -112,11 +115,11 @@ ODD = [
     '[ ]',
     '[{"type":"tool_result","tool_use_id":"t","content":"' + "0123456789" * 60 + '"},{"type":"x","n":1.50}]',
 ]  # fmt: skip
-"""Content that Holdfast would write in another way, but somebody with a connection of their own did not."""
+"""Content in a form that Holdfast would not write, stored through another connection."""
 
 
 @pytest.mark.parametrize("policy", [ALL, PRUNE], ids=["removed", "rewritten"])
-def test_every_stored_byte_comes_back(place: Place, policy: CompactionPolicy) -> None:
+def test_every_stored_byte_comes_back(place: FileLocation, policy: CompactionPolicy) -> None:
     session, made = told(place.acme, *[LONG] * len(ODD))
     for message, content in zip(made, ODD, strict=True):
         cast = "?" if place.is_sqlite else "?::jsonb"
@@ -135,29 +138,29 @@ def test_every_stored_byte_comes_back(place: Place, policy: CompactionPolicy) ->
     assert {table: place.rows(table) for table in before} == before
 
 
-def test_the_archive_has_every_column_of_the_original_and_the_feedback_on_it(place: Place) -> None:
+def test_the_archive_has_every_column_of_the_original_and_the_feedback_on_it(place: FileLocation) -> None:
     session, made = told(place.acme, LONG, LONG, metadata={"k": "v"})
-    given = place.acme.feedback.create(made[0].id, is_positive=False, feedback_text="why?")
+    arguments = place.acme.feedback.create(made[0].id, is_positive=False, feedback_text="why?")
     place.acme.compactions.compact(session, ALL, summary="s")
     keys = "json_each(original_message)" if place.is_sqlite else "jsonb_each(original_message)"
-    found = {row[0] for row in place.execute(f"SELECT DISTINCT e.key FROM message_archive, {keys} AS e")}
-    assert found == place.columns("messages") | {"feedback"}
+    actual = {row[0] for row in place.execute(f"SELECT DISTINCT e.key FROM message_archive, {keys} AS e")}
+    assert actual == place.columns("messages") | {"feedback"}
     path = (
         "json_extract(original_message, '$.feedback[0]')" if place.is_sqlite else "original_message -> 'feedback' -> 0"
     )
-    each = f"json_each({path})" if place.is_sqlite else f"jsonb_each({path})"
+    item = f"json_each({path})" if place.is_sqlite else f"jsonb_each({path})"
     kept = {
         row[0]: row[1]
         for row in place.execute(
-            f"SELECT e.key, e.value FROM message_archive, {each} AS e WHERE message_archive.id = ?", made[0].id
+            f"SELECT e.key, e.value FROM message_archive, {item} AS e WHERE message_archive.id = ?", made[0].id
         )
     }
     assert kept.keys() | {"tenant_id"} == place.columns("feedback")
-    assert (kept["id"], kept["feedback_text"]) == (given.id, "why?")
+    assert (kept["id"], kept["feedback_text"]) == (arguments.id, "why?")
 
 
 @pytest.mark.parametrize("broken", ["archive", "create", "remove", "insert", "settle", "overwrite"])
-def test_a_compaction_that_fails_anywhere_changes_nothing(place: Place, broken: str) -> None:
+def test_a_compaction_that_fails_anywhere_changes_nothing(place: FileLocation, broken: str) -> None:
     session, _ = told(place.acme, LONG, call("a"), result("a"), LONG)
     before = {table: place.rows(table) for table in TABLES}
     with _failing(broken), pytest.raises(OSError, match=broken):
@@ -166,7 +169,7 @@ def test_a_compaction_that_fails_anywhere_changes_nothing(place: Place, broken: 
 
 
 @pytest.mark.parametrize("broken", ["drop", "insert", "insert_feedback", "empty_archive", "mark_rolled_back", "settle"])
-def test_a_rollback_that_fails_anywhere_changes_nothing(place: Place, broken: str) -> None:
+def test_a_rollback_that_fails_anywhere_changes_nothing(place: FileLocation, broken: str) -> None:
     session, made = told(place.acme, LONG, call("a"), result("a"), LONG)
     place.acme.feedback.create(made[0].id, is_positive=True)
     event = place.acme.compactions.compact(session, ALL, summary="s")
@@ -186,19 +189,19 @@ def _failing(name: str) -> Any:
         real = getattr(Query, method)
 
         async def call(self: Query, *args: Any, **kwargs: Any) -> Any:
-            done = await real(self, *args, **kwargs)
+            completed = await real(self, *args, **kwargs)
             if self.name in names:
                 raise OSError(f"{name} failed")
-            return done
+            return completed
 
         return call
 
-    known = {*queries.by_name, *message_log.queries.by_name, *originals.queries.by_name}
-    assert names <= known, "there is no such query"
+    initial = {*queries.by_name, *message_log.queries.by_name, *originals.queries.by_name}
+    assert names <= initial, "there is no such query"
     return mock.patch.multiple(Query, **{method: failing(method) for method in ("all", "one", "many", "many_in_order")})
 
 
-def test_no_transaction_is_open_while_the_summariser_thinks(place: Place) -> None:
+def test_no_transaction_is_open_while_the_summariser_thinks(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG, LONG)
     seen: list[Any] = []
 
@@ -223,13 +226,13 @@ def test_no_transaction_is_open_while_the_summariser_thinks(place: Place) -> Non
 @pytest.mark.leg("postgres, rows of compactions")
 def test_feedback_that_is_being_given_is_never_lost(postgres_url: str) -> None:
     """A caller with a transaction of their own has given feedback and not yet committed when the compaction wants the message."""
-    place = Place(postgres_url)
+    place = FileLocation(postgres_url)
     session, made = told(place.acme, LONG, LONG)
     with psycopg.connect(place.url) as connection:
-        given = place.acme.join(connection).feedback.create(made[0].id, is_positive=True)
-        done: list[Any] = []
+        arguments = place.acme.join(connection).feedback.create(made[0].id, is_positive=True)
+        completed: list[Any] = []
         thread = threading.Thread(
-            target=lambda: done.append(place.acme.compactions.compact(session, ALL, summary="s")), daemon=True
+            target=lambda: completed.append(place.acme.compactions.compact(session, ALL, summary="s")), daemon=True
         )
         thread.start()
         while not place.execute("SELECT 1 FROM pg_locks WHERE NOT granted"):
@@ -237,12 +240,12 @@ def test_feedback_that_is_being_given_is_never_lost(postgres_url: str) -> None:
         connection.commit()
         thread.join(30)
     assert place.acme.feedback.list(session_id=session) == []
-    place.acme.compactions.rollback(done[0].id)
-    assert place.acme.feedback.list(session_id=session) == [given]
+    place.acme.compactions.rollback(completed[0].id)
+    assert place.acme.feedback.list(session_id=session) == [arguments]
     place.holdfast.close()
 
 
-def test_a_purge_leaves_nothing_behind(place: Place) -> None:
+def test_a_purge_leaves_nothing_behind(place: FileLocation) -> None:
     for purge in (
         place.acme.sessions.purge,
         lambda session: place.holdfast.tenants.delete("acme", cascade=True),
@@ -262,7 +265,7 @@ def test_a_purge_leaves_nothing_behind(place: Place) -> None:
 
 
 def test_a_purge_leaves_nothing_behind_where_foreign_keys_are_switched_off(tmp_path: Path) -> None:
-    place = Place(str(tmp_path / "a.db"))
+    place = FileLocation(str(tmp_path / "a.db"))
     session, _ = told(place.acme, LONG, LONG, LONG)
     place.acme.compactions.attach(ALL, session_id=session)
     place.acme.compactions.compact(session, ALL, summary="s")
@@ -275,7 +278,7 @@ def test_a_purge_leaves_nothing_behind_where_foreign_keys_are_switched_off(tmp_p
     place.holdfast.close()
 
 
-def test_without_its_originals_a_compaction_cannot_be_undone(place: Place) -> None:
+def test_without_its_originals_a_compaction_cannot_be_undone(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG, LONG, LONG)
     event = place.acme.compactions.compact(session, ALL, summary="s")
     place.execute("DELETE FROM message_archive WHERE seq = 2")
@@ -286,7 +289,7 @@ def test_without_its_originals_a_compaction_cannot_be_undone(place: Place) -> No
     assert len(place.acme.compactions.archived(event_id=event.id)) == 2
 
 
-def test_a_damaged_policy_is_said_to_be_damaged(place: Place) -> None:
+def test_a_damaged_policy_is_said_to_be_damaged(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG)
     place.acme.compactions.attach(ALL, session_id=session, summarize=lambda messages: "s")
     for damaged in ('{"trigger": 7}', '{"unknown": 7}', "[]"):
@@ -297,7 +300,7 @@ def test_a_damaged_policy_is_said_to_be_damaged(place: Place) -> None:
         place.acme.messages.append(session, role="user", content=LONG, token_count=900)  # all the same
 
 
-def test_what_goes_wrong_by_itself_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_goes_wrong_by_itself_is_logged(place: FileLocation, caplog: pytest.LogCaptureFixture) -> None:
     session, _ = told(place.acme, LONG)
 
     def fails(messages: Sequence[Message]) -> str:
@@ -311,7 +314,7 @@ def test_what_goes_wrong_by_itself_is_logged(place: Place, caplog: pytest.LogCap
     assert record.getMessage() == f"automatic compaction of session {session} failed: OSError: no model today"
 
 
-def test_appends_at_once_ask_the_summariser_once(place: Place) -> None:
+def test_appends_at_once_ask_the_summariser_once(place: FileLocation) -> None:
     asked: list[int] = []
 
     async def summarize(messages: Sequence[Message]) -> str:
@@ -336,7 +339,7 @@ def test_appends_at_once_ask_the_summariser_once(place: Place) -> None:
     assert len(asked) == 1
 
 
-def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place: Place) -> None:
+def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG, LONG)
     place.acme.compactions.attach(ALL, session_id=session, summarize=lambda messages: "s")
     with Holdfast(place.url, pool=POOL) as second:
@@ -351,7 +354,7 @@ def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place:
         place.holdfast.tenant("other").compactions.attached(session)
 
 
-def test_what_is_attached_follows_a_callers_transaction(place: Place) -> None:
+def test_attached_policies_follow_the_callers_transaction(place: FileLocation) -> None:
     """Rolled back or committed, what this process brings along belongs to the policy that is stored."""
     acme, asked = place.acme, list[str]()
     other = replace(ALL, preserve_last=1)
@@ -388,7 +391,7 @@ def test_what_is_attached_follows_a_callers_transaction(place: Place) -> None:
     assert due("writer") == [], "what was left over is gone"
 
 
-def test_tokens_are_counted_by_the_function_that_was_given(place: Place) -> None:
+def test_tokens_are_counted_by_the_function_that_was_given(place: FileLocation) -> None:
     seen: list[Any] = []
 
     def count(content: Any) -> int:
@@ -402,11 +405,11 @@ def test_tokens_are_counted_by_the_function_that_was_given(place: Place) -> None
         event = hf.tenant("acme").compactions.compact(session, ALL, summary="s")
         assert (event.original_tokens, event.compacted_tokens) == (3_000, 1_000)
         assert hf.tenant("acme").messages.last(session)[0].token_count == 1_000
-    with pytest.raises(HoldfastError, match="count_tokens must be a function"):
+    with raises(InvalidInput, field="count_tokens"):
         Holdfast(place.url, pool=POOL, count_tokens=7)  # type: ignore[arg-type]
 
 
-def test_a_counter_that_fails_does_not_fail_an_append(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_counter_that_fails_does_not_fail_an_append(place: FileLocation, caplog: pytest.LogCaptureFixture) -> None:
     def count(content: Any) -> int:
         if broken:
             raise OSError("no tokenizer")
@@ -422,7 +425,7 @@ def test_a_counter_that_fails_does_not_fail_an_append(place: Place, caplog: pyte
         assert "without a token count: OSError: no tokenizer" in caplog.text
         caplog.clear()
         many = [NewMessage(role="user", content=LONG), NewMessage(role="user", content=LONG, token_count=7)]
-        assert [each.token_count for each in acme.messages.append_many(session.id, many)] == [0, 7]
+        assert [item.token_count for item in acme.messages.append_many(session.id, many)] == [0, 7]
         buffer = acme.sessions.buffered("buffered", agent="writer")
         buffer.add_message(role="user", content=LONG)
         buffer.save()
@@ -433,14 +436,14 @@ def test_a_counter_that_fails_does_not_fail_an_append(place: Place, caplog: pyte
         assert acme.messages.append(session.id, role="user", content="back").token_count == 500
 
 
-def test_search_finds_what_is_there_and_not_what_was(place: Place) -> None:
+def test_search_finds_existing_messages_and_no_deleted_ones(place: FileLocation) -> None:
     session, _ = told(place.acme, "zebra " + LONG, call("a"), result("a", output="ostrich " * 200))
-    found = {word: len(place.acme.messages.search(word)) for word in ("zebra", "ostrich", "giraffe")}
-    assert found == {"zebra": 1, "ostrich": 1, "giraffe": 0}
+    actual = {word: len(place.acme.messages.search(word)) for word in ("zebra", "ostrich", "giraffe")}
+    assert actual == {"zebra": 1, "ostrich": 1, "giraffe": 0}
     pruned = place.acme.compactions.compact(session, PRUNE)
     assert (len(place.acme.messages.search("ostrich")), len(place.acme.messages.search("zebra"))) == (0, 1)
     event = place.acme.compactions.compact(session, ALL, summary="a giraffe")
     assert (len(place.acme.messages.search("zebra")), len(place.acme.messages.search("giraffe"))) == (0, 1)
     place.acme.compactions.rollback(event.id)
     place.acme.compactions.rollback(pruned.id)
-    assert {word: len(place.acme.messages.search(word)) for word in found} == found
+    assert {word: len(place.acme.messages.search(word)) for word in actual} == actual

@@ -1,4 +1,4 @@
-"""What is sent where Citus distributes the tables: statements of one change each, in one commit, and nothing to tables that every
+"""Statements sent when Citus distributes the tables: one change each, in one commit, and none to tables that every
 machine has a copy of. The statements are plain SQL, so PostgreSQL alone shows what they do."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.engines import joined
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.postgres import engine, pool
 from holdfast.engines.postgres.citus import is_distributed
-from holdfast.engines.postgres.retries import SETTLED_COMMIT
+from holdfast.engines.postgres.retries import REPLICATED_COMMIT
 from holdfast.errors import NotFound, OutcomeUnknown, Unavailable
 from holdfast.stores.conversation import message_log
 from holdfast.stores.execution.checkpoints import reader
@@ -47,12 +47,12 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (engine, joined, pool):
         monkeypatch.setattr(module, "is_distributed", _yes)
     refused = {Dialect.POSTGRES: Statement("SELECT sent_to_every_machine()", Dialect.POSTGRES)}
-    found = set()
+    actual = set()
     for queries in (message_log.queries, step_log.queries, ledger.queries, reader.queries):
         for name in UNDISTRIBUTED & queries.by_name.keys():
             monkeypatch.setattr(queries.by_name[name], "_plain", refused)
-            found.add(name)
-    assert found == UNDISTRIBUTED
+            actual.add(name)
+    assert actual == UNDISTRIBUTED
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_an_append_is_one_commit_of_two_statements(postgres_url: str, sent: list
         sent.clear()
         acme.messages.append(session.id, role="user", content="x")
         assert [sql.split()[0] for sql in sent[:-1]] == ["BEGIN", "UPDATE", "INSERT"]
-        assert sent[-1] == SETTLED_COMMIT
+        assert sent[-1] == REPLICATED_COMMIT
 
 
 @pytest.mark.usefixtures("distributed")

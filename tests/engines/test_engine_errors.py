@@ -1,4 +1,4 @@
-"""What a database says when it fails, in our words: every code of both engines, and what is done again after which of them."""
+"""Conversion of database errors: every code of both engines, and which errors are retried."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ BY_STATE: list[tuple[str, Kind]] = [
 
 @pytest.mark.parametrize(("state", "kind"), BY_STATE, ids=[state or "none" for state, _ in BY_STATE])
 def test_a_state_of_postgres_is_this_error_exactly(state: str, kind: Kind) -> None:
-    found = postgres.translate(state, "its own words")
-    assert type(found) is kind
-    assert f"PostgreSQL says {state}: its own words" in str(found)
-    assert str(found).startswith((kind.__doc__ or "").splitlines()[0])
+    actual = postgres.translate(state, "its own words")
+    assert type(actual) is kind
+    assert f"PostgreSQL reported {state}: its own words" in str(actual)
+    assert str(actual).startswith((kind.__doc__ or "").splitlines()[0])
 
 
 def test_no_state_means_that_the_connection_is_gone() -> None:
-    found = postgres.translate(None, "server closed the connection unexpectedly")
-    assert type(found) is postgres.ConnectionLost
-    assert str(found).endswith("(server closed the connection unexpectedly)")
-    assert "PostgreSQL says" not in str(found)
+    actual = postgres.translate(None, "server closed the connection unexpectedly")
+    assert type(actual) is postgres.ConnectionLost
+    assert str(actual).endswith("(server closed the connection unexpectedly)")
+    assert "PostgreSQL reported" not in str(actual)
 
 
 CONTEXT = "while executing command on 10.0.0.2:5432"
@@ -175,24 +175,24 @@ BY_CODE: list[tuple[int, Kind]] = [
 
 @pytest.mark.parametrize(("code", "kind"), BY_CODE, ids=[str(code) for code, _ in BY_CODE])
 def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
-    found = sqlite.translate(code, "its own words")
-    assert type(found) is kind
-    assert str(found).endswith("(SQLite says: its own words)")
+    actual = sqlite.translate(code, "its own words")
+    assert type(actual) is kind
+    assert str(actual).endswith("(SQLite reported: its own words)")
 
 
 @pytest.mark.parametrize(
     ("message", "kind", "says"),
     [
-        ("no such table: sessions", SchemaMismatch, "no Holdfast schema, or another release's"),
+        ("no such table: sessions", SchemaMismatch, "no Holdfast schema, or that of another release"),
         ("no such column: depth", SchemaMismatch, "no such column: depth"),
         ("no such module: fts5", InvalidInput, "built without FTS5"),
         ("no such function: nothing", HoldfastError, "no such function"),
     ],
 )
 def test_what_sqlite_says_counts_where_its_code_does_not_tell(message: str, kind: Kind, says: str) -> None:
-    found = sqlite.translate(apsw.SQLITE_ERROR, message)
-    assert type(found) is kind
-    assert says in str(found)
+    actual = sqlite.translate(apsw.SQLITE_ERROR, message)
+    assert type(actual) is kind
+    assert says in str(actual)
 
 
 SCHEMA = """CREATE TABLE t (id TEXT PRIMARY KEY, name TEXT UNIQUE, n INTEGER NOT NULL CHECK (n < 10)) STRICT;
@@ -261,7 +261,7 @@ def test_a_closed_connection_is_closed_in_our_words(connect: Opening) -> None:
 
 
 @LIBRARIES
-def test_what_fails_in_a_savepoint_is_undone_and_what_was_before_is_not(connect: Opening) -> None:
+def test_a_failure_in_a_savepoint_rolls_back_only_that_savepoint(connect: Opening) -> None:
     connection = connect()
     connection.execute("BEGIN")
     step(_in_savepoint(connection, "INSERT INTO t VALUES ('b', 'bob', 1)"))
@@ -352,14 +352,14 @@ def test_an_item_that_may_be_there_is_looked_for(transaction: bool) -> None:
 
 
 @TRANSACTION
-def test_somebody_who_comes_in_between_once_more_is_looked_for_once_more(transaction: bool) -> None:
+def test_a_second_concurrent_write_is_detected_by_the_next_attempt(transaction: bool) -> None:
     group = Appending((AlreadyExists("first"),), (AlreadyExists("second"),), "found")
     assert alone(group, transaction=transaction) == "found"
     assert group.careful == [False, True, True]
 
 
 @TRANSACTION
-def test_what_is_in_the_way_every_time_is_the_callers_to_see(transaction: bool) -> None:
+def test_a_conflict_in_every_attempt_is_raised_to_the_caller(transaction: bool) -> None:
     group = Appending(*((AlreadyExists(name),) for name in ("first", "second", "third")))
     with pytest.raises(AlreadyExists, match="third"):
         alone(group, transaction=transaction)
@@ -410,15 +410,15 @@ def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
 
 
 @pytest.mark.parametrize("error", [postgres.ConnectionLost("gone"), postgres.Serialization("in the way")])
-def test_what_was_tried_often_enough_is_unavailable_and_says_how_often(error: HoldfastError) -> None:
-    found = retries.given_up(error)
-    assert type(found) is Unavailable
-    assert str(found) == f"gave up after {retries.TRIES} tries: {error}"
+def test_a_call_out_of_attempts_is_unavailable_and_reports_their_number(error: HoldfastError) -> None:
+    actual = retries.final_error(error)
+    assert type(actual) is Unavailable
+    assert str(actual) == f"gave up after {retries.TRIES} tries: {error}"
 
 
 @pytest.mark.parametrize("error", [NotFound("x"), StorageFull("x"), OutcomeUnknown("x", id="i"), Unavailable("x")])
 def test_any_other_failure_is_passed_on_untouched(error: HoldfastError) -> None:
-    assert retries.given_up(error) is error
+    assert retries.final_error(error) is error
 
 
 def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_change() -> None:
@@ -434,5 +434,5 @@ def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_
 def test_a_small_pool_keeps_no_more_connections_than_it_may_have_and_one_without_any_is_refused() -> None:
     assert (PoolOptions(max_connections=2).kept, PoolOptions(max_connections=2, min_connections=1).kept) == (2, 1)
     for wrong in ({"max_connections": 0}, {"max_connections": -1}, {"min_connections": -1}):
-        with pytest.raises(InvalidInput, match="max_connections must be 1 or more"):
+        with pytest.raises(InvalidInput, match=r"max_connections=.* must be at least 1"):
             PoolOptions(**wrong)

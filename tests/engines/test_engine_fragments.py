@@ -26,8 +26,8 @@ def on_sqlite(condition: str, parameters: dict[str, Any]) -> bool:
     connection = apsw.Connection(":memory:")
     try:
         sql = f"SELECT ({condition}) FROM (SELECT :document AS document)"
-        ((found,),) = connection.execute(sql, parameters).fetchall()
-        return bool(found)
+        ((actual,),) = connection.execute(sql, parameters).fetchall()
+        return bool(actual)
     finally:
         connection.close()
 
@@ -96,8 +96,8 @@ def postgres_engine(postgres_server: Any) -> Any:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    found: Engine = SQLITE if request.param == "sqlite" else request.getfixturevalue("postgres_engine")
-    return found
+    result: Engine = SQLITE if request.param == "sqlite" else request.getfixturevalue("postgres_engine")
+    return result
 
 
 SAME: list[tuple[Any, Any, bool]] = [
@@ -217,8 +217,8 @@ def test_an_array_has_an_element_and_a_text_a_part(found: Any, value: Any, holds
 
 def test_one_of_many_ids_is_one_argument_on_either_engine(engine: Engine) -> None:
     condition = sql_fragments.any_of(engine.dialect, "'b'", "ids")
-    for wanted, holds in ((["a", "b"], True), (["a"], False), ([], False), (["B"], False), (["b"] * 1_000, True)):
-        sent = json.dumps(wanted) if engine.dialect is Dialect.SQLITE else wanted
+    for expected, holds in ((["a", "b"], True), (["a"], False), ([], False), (["B"], False), (["b"] * 1_000, True)):
+        sent = json.dumps(expected) if engine.dialect is Dialect.SQLITE else expected
         assert engine.ask(condition, {}, ids=sent) is holds
 
 
@@ -263,12 +263,12 @@ def test_sqlite_agrees_with_plain_python(found: Any, value: Any) -> None:
     assert SQLITE.equals(row.metadata, "k", value) is oracle.matches(row, [Filter("eq", value, meta="k")])
     assert SQLITE.contains(row.metadata, "k", value) is oracle.matches(row, [Filter("contains", value, meta="k")])
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        wanted = oracle.matches(row, [Filter("le", value, meta="k")])
-        assert SQLITE.compares(row.metadata, "k", "<=", value) is wanted
+        expected = oracle.matches(row, [Filter("le", value, meta="k")])
+        assert SQLITE.compares(row.metadata, "k", "<=", value) is expected
 
 
 def test_the_dialects_are_two_and_differ_in_these_facts() -> None:
-    assert [(each.placeholder, each.native_time, each.changes_in_ctes) for each in Dialect] == [
+    assert [(item.placeholder, item.native_time, item.changes_in_ctes) for item in Dialect] == [
         ("?", False, False),
         ("$", True, True),
     ]

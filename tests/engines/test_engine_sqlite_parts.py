@@ -19,9 +19,9 @@ from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.sqlite3 import Sqlite3Connection
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.sqlite import file as sqlite_file
-from holdfast.engines.sqlite import libraries, stdlib
+from holdfast.engines.sqlite import library_claims, stdlib
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.engines.sqlite.libraries import Claim
+from holdfast.engines.sqlite.library_claims import Claim
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput, Unavailable
 from holdfast.sync_runner import step
 
@@ -51,7 +51,7 @@ def test_a_writer_is_opened_with(pragma: str, value: Any, library: Library, tmp_
     connection = file.connect()
     assert [*connection.execute(f"PRAGMA {pragma}")] == [(value,)]
     connection.raw.close()
-    file.let_go()
+    file.release_claim()
 
 
 @LIBRARIES
@@ -64,9 +64,9 @@ def test_a_reader_reads_and_cannot_write(library: Library, tmp_path: Path) -> No
     assert [*reader.execute("PRAGMA cache_size")] == [(-sqlite_file.READER_CACHE_KIB,)]
     with pytest.raises(HoldfastError):
         reader.execute("INSERT INTO t VALUES (1)")
-    for each in (reader, writer):
-        each.raw.close()
-    file.let_go()
+    for item in (reader, writer):
+        item.raw.close()
+    file.release_claim()
 
 
 @LIBRARIES
@@ -81,7 +81,7 @@ def test_a_file_for_reading_only_is_left_byte_for_byte(library: Library, tmp_pat
     with pytest.raises(HoldfastError):
         connection.execute("INSERT INTO t VALUES (1)")
     connection.raw.close()
-    file.let_go()
+    file.release_claim()
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.db"]
 
@@ -93,20 +93,20 @@ def test_every_connection_to_memory_is_a_database_of_its_own(library: Library) -
     first, second = file.connect(), file.connect()
     first.execute("CREATE TABLE t (x)")
     assert [*second.execute("SELECT count(*) FROM sqlite_master")] == [(0,)]
-    for each in (first, second):
-        each.raw.close()
+    for item in (first, second):
+        item.raw.close()
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"durability": "none"}, "durability is 'full' or 'normal', not 'none'"),
+        ({"durability": "none"}, "durability must be 'full' or 'normal', not 'none'"),
         ({"durability": "FULL"}, "not 'FULL'"),
-        ({"library": "sqlite3"}, "sqlite is 'apsw' or 'stdlib', not 'sqlite3'"),
+        ({"library": "sqlite3"}, "sqlite must be 'apsw' or 'stdlib', not 'sqlite3'"),
         ({"library": None}, "not None"),
     ],
 )
-def test_an_option_that_is_none_is_refused_before_anything_is_opened(
+def test_an_invalid_option_is_refused_before_anything_is_opened(
     options: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput, match=says):
@@ -121,13 +121,13 @@ def test_a_name_with_any_character_is_a_name(library: Library, tmp_path: Path) -
         connection = file.connect()
         connection.execute("CREATE TABLE t (x)")
         connection.raw.close()
-        file.let_go()
+        file.release_claim()
         assert (tmp_path / name).is_file(), name
         again = SqliteFile(str(tmp_path / name), read_only=True, library=library)
         reader = again.connect()
         assert [*reader.execute("SELECT count(*) FROM t")] == [(0,)], name
         reader.raw.close()
-        again.let_go()
+        again.release_claim()
 
 
 @LIBRARIES
@@ -147,9 +147,11 @@ def test_a_folder_that_is_not_there_is_named(library: Library, tmp_path: Path) -
         SqliteFile(str(tmp_path / "no" / "a.db"), library=library).connect()
 
 
-def test_a_python_with_an_old_sqlite_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_with_an_old_sqlite_is_refused_with_the_required_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
-    with pytest.raises(InvalidInput, match=r"must be 3\.40\.0 or newer, or use apsw"):
+    with pytest.raises(InvalidInput, match=r"needs 3\.40\.0 or newer: upgrade it, or use apsw"):
         stdlib.connect(str(tmp_path / "a.db"), read_only=False, create=True, statements=1)
     assert os.listdir(tmp_path) == []
 
@@ -178,7 +180,7 @@ def test_one_library_may_claim_a_file_as_often_as_it_likes(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("held", "wanted", "says"),
-    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "let go of the joined connection first")],
+    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "close the joined connection first")],
 )
 def test_the_refusal_names_the_file_and_the_way_out(held: Library, wanted: Library, says: str, path: str) -> None:
     claim = Claim([path], held)
@@ -197,7 +199,7 @@ def test_one_file_of_several_is_enough_to_be_refused_and_then_none_is_claimed(pa
     held.release()
 
 
-def test_what_is_no_file_is_nobodys(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_cannot_be_claimed(tmp_path: Path) -> None:
     nothing = [None, "", ":memory:", str(tmp_path / "nowhere.db")]
     one, two = Claim(nothing, "apsw"), Claim(nothing, "stdlib")
     assert one is not two
@@ -225,10 +227,10 @@ def test_releasing_twice_is_as_good_as_once(path: str) -> None:
 
 def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
     for raw in (apsw.Connection(":memory:"), sqlite3.connect(":memory:")):
-        assert libraries._is_open(raw)
+        assert library_claims._is_open(raw)
         raw.close()
-    assert libraries._is_open(None)
-    assert not libraries._is_open(object())
+    assert library_claims._is_open(None)
+    assert not library_claims._is_open(object())
 
 
 # Turns
@@ -236,13 +238,13 @@ def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
 
 def test_one_connection_has_one_turn_and_another_has_another() -> None:
     one, other = object(), object()
-    mine, theirs = connection_lock.of_threads(one), connection_lock.of_threads(other)
-    assert connection_lock.of_threads(one) is mine is not theirs
-    assert connection_lock.of_tasks(one) is not mine
+    mine, theirs = connection_lock.for_threads(one), connection_lock.for_threads(other)
+    assert connection_lock.for_threads(one) is mine is not theirs
+    assert connection_lock.for_tasks(one) is not mine
 
 
 def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
-    turn = connection_lock.of_threads(shared := object())
+    turn = connection_lock.for_threads(shared := object())
     order: list[str] = []
 
     async def take(name: str) -> None:
@@ -261,8 +263,8 @@ def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
     assert shared is not None
 
 
-def test_a_turn_is_given_back_by_whoever_fails_in_it() -> None:
-    turn = connection_lock.of_threads(shared := object())
+def test_a_connection_lock_is_released_after_a_failed_call() -> None:
+    turn = connection_lock.for_threads(shared := object())
 
     async def fail() -> None:
         async with turn:
@@ -281,15 +283,15 @@ def test_tasks_take_turns_in_the_order_they_came() -> None:
     order: list[int] = []
 
     async def take(connection: object, number: int) -> None:
-        async with connection_lock.of_tasks(connection):
+        async with connection_lock.for_tasks(connection):
             await asyncio.sleep(0)
             order.append(number)
 
     async def run() -> None:
         connection = object()
-        kept = connection_lock.of_tasks(connection)
+        kept = connection_lock.for_tasks(connection)
         await asyncio.gather(*(take(connection, number) for number in range(5)))
-        assert connection_lock.of_tasks(connection) is kept
+        assert connection_lock.for_tasks(connection) is kept
 
     asyncio.run(run())
     assert order == [0, 1, 2, 3, 4]
@@ -302,7 +304,7 @@ class Theirs(sqlite3.Connection):
     """A connection that a caller has made more of."""
 
 
-def test_a_driver_is_found_by_the_type_and_by_what_it_was_made_from() -> None:
+def test_a_driver_is_selected_by_the_connections_type_or_base_class() -> None:
     for raw, kind in (
         (apsw.Connection(":memory:"), ApswConnection),
         (sqlite3.connect(":memory:"), Sqlite3Connection),
@@ -316,14 +318,14 @@ def test_a_driver_is_found_by_the_type_and_by_what_it_was_made_from() -> None:
 
 def test_a_connection_to_the_other_engine_is_refused_with_both_names() -> None:
     raw = apsw.Connection(":memory:")
-    with pytest.raises(InvalidInput, match="this Holdfast is on postgres and the connection is on sqlite"):
+    with pytest.raises(InvalidInput, match="this Holdfast uses postgres and the connection sqlite"):
         join.blocking(raw, Dialect.POSTGRES)
     raw.close()
 
 
 def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
     raw = sqlite3.connect(":memory:", factory=Theirs)
-    with pytest.raises(InvalidInput, match="Theirs belongs to Holdfast, and this is AsyncHoldfast"):
+    with pytest.raises(InvalidInput, match="Theirs can be joined by Holdfast only, and this is AsyncHoldfast"):
         join.asynchronous(raw, Dialect.SQLITE)
     raw.close()
 
@@ -331,7 +333,7 @@ def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
 @pytest.mark.parametrize(
     "thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=lambda thing: type(thing).__name__
 )
-def test_what_is_no_connection_is_refused_with_all_that_are(thing: Any) -> None:
+def test_an_unsupported_object_is_refused_with_the_supported_types(thing: Any) -> None:
     with pytest.raises(InvalidInput, match=r"cannot join .*; AsyncHoldfast joins asyncpg\.connection\.Connection, "):
         join.asynchronous(thing, Dialect.SQLITE)
     with pytest.raises(InvalidInput, match=r"cannot join .*; Holdfast joins psycopg\.Connection, sqlite3\.Connection"):

@@ -73,7 +73,7 @@ FORKED_ASYNC = """
 
 @pytest.mark.parametrize("script", [FORKED, FORKED_ASYNC], ids=["sync", "async"])
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_a_child_is_refused_and_the_parent_goes_on(
+def test_a_forked_child_is_refused_and_the_parent_continues(
     script: str, engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = str(tmp_path / "a.db") if engine == "sqlite" else request.getfixturevalue("postgres_url")

@@ -25,7 +25,7 @@ def connection() -> Iterator[Any]:
 
 
 def plan(connection: Any, statement: Statement) -> str:
-    """What SQLite says it would do."""
+    """What SQLite reported it would do."""
     rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
     return "; ".join(row[3] for row in rows)
 
@@ -40,9 +40,9 @@ def plan(connection: Any, statement: Statement) -> str:
     ],
 )
 def test_a_list_of_tasks_comes_out_of_an_index_in_order(connection: Any, index: str, where: str) -> None:
-    found = plan(connection, a2a_tasks.queries.list.statement(Dialect.SQLITE, where, index))
-    assert f"USING INDEX {index}" in found
-    assert "B-TREE" not in found
+    actual = plan(connection, a2a_tasks.queries.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in actual
+    assert "B-TREE" not in actual
 
 
 STORES: list[Any] = [
@@ -57,11 +57,11 @@ STORES: list[Any] = [
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__.rpartition(".")[2])
-def test_no_query_reads_what_is_not_asked_for(connection: Any, store: Any) -> None:
+def test_no_query_reads_columns_it_does_not_need(connection: Any, store: Any) -> None:
     """Everything is found through a key or an index that leads with the tenant."""
     queries: Queries = store.queries
     for name, query in queries.by_name.items():
         if store is agent_memories and name == "list":
             continue
-        found = plan(connection, query.statement(Dialect.SQLITE))
-        assert "SCAN" not in found.replace("SCAN json_each", "").replace("SCAN CONSTANT ROW", ""), f"{name}: {found}"
+        actual = plan(connection, query.statement(Dialect.SQLITE))
+        assert "SCAN" not in actual.replace("SCAN json_each", "").replace("SCAN CONSTANT ROW", ""), f"{name}: {actual}"

@@ -38,7 +38,7 @@ class Fleet:
         self.told: list[Step] = []
         self._lines: Queue[Step] = Queue()
         self.stopped: Queue[Step] = Queue()
-        """Whoever has stopped itself: its run, and its process."""
+        """The worker that has stopped itself: its run, and its process."""
         self._ears: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -57,8 +57,8 @@ class Fleet:
             for line in process.stdout:
                 if not line.endswith("\n"):
                     continue  # it died in the middle of a word
-                said, run_id, iteration, epoch = line.split()
-                (self._lines if said == "step" else self.stopped).put((run_id, int(iteration), int(epoch)))
+                output, run_id, iteration, epoch = line.split()
+                (self._lines if output == "step" else self.stopped).put((run_id, int(iteration), int(epoch)))
 
     def hear(self, steps: int) -> None:
         """Wait until so many more steps were acknowledged."""
@@ -77,7 +77,7 @@ class Fleet:
             assert process.wait(PATIENCE_S) == 0, "a worker came to a bad end; it has said why"
 
     def close(self) -> None:
-        """Leave nobody behind, and hear all that was said."""
+        """Kill all workers and read their remaining output."""
         for process in self.alive:
             process.kill()
             process.wait()
@@ -113,19 +113,19 @@ def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: 
     with Holdfast(url) as hf:
         started = start_runs(hf, TENANTS, runs // 2)
         killed = rounds = 0
-        with fleet(url, effects, workers) as there:
+        with fleet(url, effects, workers) as existing:
             while not _is_over(hf) and (killed < kills or runs > FEW):
                 if rounds % ROUNDS_PER_STOP == stops_at:
-                    _stop_until_taken_over(hf, there, effects)
+                    _stop_until_taken_over(hf, existing, effects)
                 rounds += 1
-                there.hear(random.randrange(1, 4))
-                for victim in random.sample(there.alive, max(1, workers // 4)):
-                    there.kill(victim)
-                    there.start()
+                existing.hear(random.randrange(1, 4))
+                for victim in random.sample(existing.alive, max(1, workers // 4)):
+                    existing.kill(victim)
+                    existing.start()
                     killed += 1
-            there.finish()
-        judge(hf, started, read_effects(effects), there.told)
-        assert len(there.told) <= runs * STEPS
+            existing.finish()
+        judge(hf, started, read_effects(effects), existing.told)
+        assert len(existing.told) <= runs * STEPS
         assert killed >= kills or runs <= FEW, "all was over before much could go wrong"
 
 
@@ -135,14 +135,14 @@ def _is_over(hf: Holdfast) -> bool:
 
 
 def _stop_until_taken_over(hf: Holdfast, there: Fleet, effects: Path) -> None:
-    """Have one worker stop in the middle of a tool: it wakes up when somebody else has its run, and must not write any more."""
+    """Stop a worker in the middle of a tool call: when it resumes, another worker has its run, and it must not write any more."""
     effects.with_name(f"{effects.name}.stop").touch()
     until(lambda: not there.stopped.empty() or _is_over(hf))
     if there.stopped.empty():
         return
     run_id, process, _ = there.stopped.get()
     try:
-        tenant = next(each for each in map(hf.tenant, TENANTS) if any(run.id == run_id for run in each.runs.list()))
+        tenant = next(item for item in map(hf.tenant, TENANTS) if any(run.id == run_id for run in item.runs.list()))
         holder = tenant.runs.get(run_id).holder
         until(lambda: tenant.runs.get(run_id).holder != holder)
     finally:

@@ -43,7 +43,7 @@ def drive_to_the_end(url: str, *, runs: int, seed: int) -> Deaths:
         workers = [Worker(hf, f"worker {number}", effects.append, deaths.at) for number in range(WORKERS)]
         work: list[Any] = [lambda worker=worker: worker.work(TENANTS) for worker in workers]
         assert in_threads(work) == [None] * WORKERS
-        committed = [each for worker in workers for each in worker.committed]
+        committed = [item for worker in workers for item in worker.committed]
         assert len(committed) == len(set(committed)) == runs * STEPS
         judge(hf, started, effects, committed)
         assert hf.run_queue.claim("late") is None

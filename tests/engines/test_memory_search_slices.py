@@ -1,4 +1,4 @@
-"""A search over large memories leaves the event loop to others, and stops when nobody waits for it any longer."""
+"""A search over large memories does not block the event loop, and stops when its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def embedding(number: int) -> list[float]:
 
 async def fill(tenant: Any) -> None:
     made = [embedding(number) for number in range(COUNT)]
-    await tenant.agent_memories.add([NewAgentMemory(content="x", embedding=each) for each in made], agent="a")
-    await tenant.crew_memories.save([NewCrewMemory(content="x", embedding=each) for each in made])
+    await tenant.agent_memories.add([NewAgentMemory(content="x", embedding=item) for item in made], agent="a")
+    await tenant.crew_memories.save([NewCrewMemory(content="x", embedding=item) for item in made])
 
 
 async def search(tenant: Any, store: str) -> list[float]:
     if store == "agent_memories":
-        found = await tenant.agent_memories.search(embedding(0), agent="a", limit=3)
+        actual = await tenant.agent_memories.search(embedding(0), agent="a", limit=3)
     else:
-        found = await tenant.crew_memories.search(embedding(0), limit=3)
-    return [round(each.score, 6) for each in found]
+        actual = await tenant.crew_memories.search(embedding(0), limit=3)
+    return [round(item.score, 6) for item in actual]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A caller who is the only one sends its item itself: it disturbs nobody, whatever becomes of it, and nobody is kept waiting."""
+"""A single caller sends its item itself: neither its cancellation nor its failure affects other callers or delays them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = PoolOptions(min_connections=1, max_connections=10)
 
 @contextmanager
 def held(url: str, session_id: str) -> Iterator[None]:
-    """Somebody else has the session: who appends to it waits."""
+    """Another transaction holds the session: an append to it waits."""
     with psycopg.connect(url) as other:
         other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [session_id])
         yield
@@ -50,11 +50,11 @@ async def waits(task: asyncio.Task[Any]) -> None:
 
 async def no_lane_runs(acme: Any) -> None:
     """Everything is over that was sent for others: a lane may give its connection back after the last answer."""
-    await asyncio.gather(*acme.messages._engine._lanes._running)
+    await asyncio.gather(*acme.messages._engine._batcher._running)
 
 
 async def contents(acme: Any, session_id: str) -> list[Any]:
-    """What is in a session."""
+    """The messages of a session."""
     return [message.content[0]["text"] for message in await acme.messages.list(session_id)]
 
 
@@ -104,7 +104,7 @@ def test_who_comes_while_one_is_alone_is_not_kept_waiting_longer_than_need_be(
 
 
 @pytest.mark.parametrize("pool", [LARGE, SMALL], ids=["two lanes", "one lane"])
-def test_one_that_is_cancelled_takes_nobody_along(
+def test_a_cancelled_caller_does_not_affect_the_others(
     pool: PoolOptions, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

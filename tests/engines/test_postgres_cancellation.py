@@ -17,7 +17,7 @@ from tests.servers import PostgresServer
 
 ROUNDS = 10
 TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=30.0, health_check_s=0.0)
-"""So few connections that each is used right after somebody else's cancelled call, and each is tried before it is used."""
+"""Few connections, so that each is used right after another caller's cancelled call, and each is checked before it is used."""
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
@@ -35,8 +35,8 @@ def test_each_answer_belongs_to_its_request_however_others_are_cancelled(
             acknowledged: set[str] = set()
 
             async def read(number: int) -> None:
-                found = await acme.sessions.get(sessions[number].id)
-                assert found.metadata == {"nonce": number}
+                actual = await acme.sessions.get(sessions[number].id)
+                assert actual.metadata == {"nonce": number}
 
             async def append(name: str) -> None:
                 message = await acme.messages.append(session.id, role="user", content=name, id=name)
@@ -61,9 +61,9 @@ def test_each_answer_belongs_to_its_request_however_others_are_cancelled(
                     assert answer is None or isinstance(answer, asyncio.CancelledError), repr(answer)
             for number in range(10):
                 await soon(read(number))
-            there = await acme.messages.list(session.id)
-            assert [message.seq for message in there] == list(range(1, len(there) + 1))
-            assert {message.id for message in there} >= acknowledged
+            messages = await acme.messages.list(session.id)
+            assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+            assert {message.id for message in messages} >= acknowledged
             # The process of a connection that was thrown away ends a moment after it.
             await eventually(lambda: len(backends(postgres_server, postgres_url)) <= TINY.max_connections)
         return cancelled
@@ -109,10 +109,10 @@ def test_a_caller_with_a_deadline_gets_away_from_a_frozen_server(what: str, own_
             frozen = freeze(own_postgres)
             try:
                 waiting = asyncio.ensure_future(asyncio.wait_for(call(), 0.3))
-                done, _ = await asyncio.wait([waiting], timeout=60)
+                completed, _ = await asyncio.wait([waiting], timeout=60)
             finally:
                 thaw(own_postgres, frozen)
-            assert done, "the deadline was not kept"
+            assert completed, "the deadline was not kept"
             assert isinstance(waiting.exception(), TimeoutError)
             for _ in range(50):
                 try:

@@ -1,4 +1,4 @@
-"""A primary with a synchronous standby: what is acknowledged is on both, and a primary that freezes does not stop its callers."""
+"""A primary with a synchronous standby: acknowledged writes are on both, and a frozen primary does not block its callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, PoolOptions
-from holdfast.engines.postgres.retries import SETTLED_COMMIT
+from holdfast.engines.postgres.retries import REPLICATED_COMMIT
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ids import RandomIds
 from tests.engines.postgres_handles import SMALL, ask_aside, both_styles, opened, soon
@@ -83,11 +83,11 @@ def test_a_repeated_id_is_not_acknowledged_while_the_standby_lacks_the_row(
                 answer = await soon(again, SOON_S)
             assert not isinstance(answer, HoldfastError), repr(answer)
             with psycopg.connect(standby.url("agents"), autocommit=True) as copy:
-                there = {
+                existing = {
                     "append": "SELECT count(*) FROM messages WHERE id = %s",
                     "create": "SELECT count(*) FROM sessions WHERE id = %s",
                 }[what]
-                assert copy.execute(there.encode(), [name]).fetchone() == (1,)
+                assert copy.execute(existing.encode(), [name]).fetchone() == (1,)
 
     asyncio.run(main())
 
@@ -126,12 +126,12 @@ async def open_patiently(stack: AsyncExitStack, style: str, url: str, pool: Pool
 
 def test_without_a_synchronous_standby_a_transaction_that_only_reads_writes_no_wal(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
-        assert connection.execute(SETTLED_COMMIT.partition(";")[0].encode()).fetchall() == []
+        assert connection.execute(REPLICATED_COMMIT.partition(";")[0].encode()).fetchall() == []
         assert connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
 
 
 @both_styles
-def test_a_frozen_primary_stops_nobody_and_a_promoted_standby_takes_over_on_the_same_handle(style: str) -> None:
+def test_a_frozen_primary_blocks_no_caller_and_a_promoted_standby_takes_over_on_the_same_handle(style: str) -> None:
     """It closes no connection and accepts new ones, which it never greets: only deadlines get away from it."""
     pool = PoolOptions(min_connections=1, max_connections=4, connect_timeout_s=10.0, statement_deadline_s=1.0)
 
@@ -155,8 +155,8 @@ def test_a_frozen_primary_stops_nobody_and_a_promoted_standby_takes_over_on_the_
                 assert isinstance(refused, Unavailable), repr(refused)
                 standby.promote()
                 assert (await patiently(style, append)).id == name
-                there = await patiently(style, lambda: acme.messages.list(session.id))
-                assert [message.content[0]["text"] for message in there] == ["before", "after"]
+                existing = await patiently(style, lambda: acme.messages.list(session.id))
+                assert [message.content[0]["text"] for message in existing] == ["before", "after"]
             finally:
                 thaw(primary, frozen)
 
@@ -196,9 +196,9 @@ def test_keepalives_of_the_address_reach_the_socket_of_asyncpg(primary: TcpPostg
         async with opened("async", url) as hf:
             await hf.tenant("acme").sessions.list()
             (raw,) = [holder._con for holder in hf._engine._pool._pool._holders if holder._con is not None]
-            there = raw._transport.get_extra_info("socket")
-            assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert there.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 17
-            assert there.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 9_000
+            existing = raw._transport.get_extra_info("socket")
+            assert existing.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert existing.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 17
+            assert existing.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 9_000
 
     asyncio.run(main())

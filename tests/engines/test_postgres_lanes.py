@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle, NewMessage, NewToolCall, Usage
-from holdfast.engines.postgres.batcher import SPLIT_FROM, Lanes
+from holdfast.engines.postgres.batcher import SPLIT_FROM, Batcher
 from holdfast.types import Run, Session
 from tests.engines.postgres_handles import crowd, soon
 
 
 @pytest.mark.parametrize(("waiting", "answered"), [(SPLIT_FROM, SPLIT_FROM // 2), (SPLIT_FROM - 1, 0)])
-def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answered: int, postgres_url: str) -> None:
-    """One session is held by somebody else: who was sent with it waits, and who was sent the other way does not."""
+def test_a_long_queue_is_split_between_two_lanes(waiting: int, answered: int, postgres_url: str) -> None:
+    """Another transaction holds one session: items in the same batch wait, and items in the other lane do not."""
 
     async def main() -> None:
         async with AsyncHoldfast(postgres_url) as hf:
@@ -30,10 +30,10 @@ def test_from_so_many_on_half_of_what_waits_goes_another_way(waiting: int, answe
                     asyncio.create_task(acme.messages.append(session.id, role="user", content="hello"))
                     for session in sessions
                 ]
-                done, pending = await asyncio.wait(
+                completed, pending = await asyncio.wait(
                     appends, timeout=60 if answered else 2, return_when="FIRST_COMPLETED"
                 )
-                assert len(done) == answered
+                assert len(completed) == answered
                 other.rollback()
             await soon(asyncio.gather(*pending))
             assert [(await acme.sessions.get(session.id)).message_count for session in sessions] == [1] * waiting
@@ -46,9 +46,9 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
 ) -> None:
     """Half of it would leave the other half waiting for a lane that has its answer long after this one."""
     sent: list[int] = []
-    send = Lanes._send_group
+    send = Batcher._send_batch
 
-    async def noting(self: Lanes, connection: Any, taken: Any) -> None:
+    async def noting(self: Batcher, connection: Any, taken: Any) -> None:
         sent.append(len(taken))
         await send(self, connection, taken)
 
@@ -57,11 +57,11 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
             acme = hf.tenant("acme")
             sessions = [await acme.sessions.create() for _ in range(2 * SPLIT_FROM)]
             await crowd(acme)
-            monkeypatch.setattr(Lanes, "_send_group", noting)
+            monkeypatch.setattr(Batcher, "_send_batch", noting)
 
             def append_to(some: Sequence[Session]) -> list[asyncio.Task[Any]]:
                 ids = [session.id for session in some]
-                return [asyncio.create_task(acme.messages.append(each, role="user", content="hello")) for each in ids]
+                return [asyncio.create_task(acme.messages.append(item, role="user", content="hello")) for item in ids]
 
             with psycopg.connect(postgres_url) as other:
                 other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [sessions[0].id])
@@ -70,14 +70,14 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
                 assert sent == [SPLIT_FROM, SPLIT_FROM]
                 await soon(asyncio.gather(*append_to(sessions[SPLIT_FROM:])))
                 assert sent == [SPLIT_FROM] * 3
-                assert not any(each.done() for each in held)
+                assert not any(item.done() for item in held)
                 other.rollback()
             await soon(asyncio.gather(*held))
 
     asyncio.run(main())
 
 
-def test_what_is_usual_and_what_is_not_can_be_sent_together(postgres_url: str) -> None:
+def test_ordinary_and_special_writes_can_share_a_batch(postgres_url: str) -> None:
     """A column of usual values only is not sent. Each message unusual in one way, with usual ones before and after it."""
     unusual = [
         NewMessage(role="user", content="tokens", token_count=7),
@@ -98,17 +98,17 @@ def test_what_is_usual_and_what_is_not_can_be_sent_together(postgres_url: str) -
                     *(acme.messages.append_many(session.id, new) for session, new in zip(sessions, sent, strict=True))
                 )
                 for session, new, answer in zip(sessions, sent, answers, strict=True):
-                    stored = list(await acme.messages.list(session.id))
-                    assert stored == list(answer)
-                    assert [each.seq for each in stored] == list(range(1, len(new) + 1))
-                    assert [(each.kind, each.role, each.token_count, each.metadata) for each in stored] == [
-                        (each.kind, each.role, each.token_count or 0, each.metadata or {}) for each in new
+                    saved = list(await acme.messages.list(session.id))
+                    assert saved == list(answer)
+                    assert [item.seq for item in saved] == list(range(1, len(new) + 1))
+                    assert [(item.kind, item.role, item.token_count, item.metadata) for item in saved] == [
+                        (item.kind, item.role, item.token_count or 0, item.metadata or {}) for item in new
                     ]
-                    assert [(each.is_preserved, each.is_summary) for each in stored] == [
-                        (each.is_preserved, each.is_summary) for each in new
+                    assert [(item.is_preserved, item.is_summary) for item in saved] == [
+                        (item.is_preserved, item.is_summary) for item in new
                     ]
                     counted = await acme.sessions.get(session.id)
-                    tokens = sum(each.token_count or 0 for each in new)
+                    tokens = sum(item.token_count or 0 for item in new)
                     assert (counted.message_count, counted.token_count) == (len(new), tokens)
 
     asyncio.run(main())
@@ -129,30 +129,30 @@ def test_steps_that_only_note_how_far_a_program_is_are_stored_as_they_were_given
             acme = hf.tenant("acme")
             runs = [await claimed(acme) for _ in range(3)]
             for number, odd in enumerate(unusual, 1):
-                given: list[dict[str, Any]] = [{}, odd, {}]
-                done = await asyncio.gather(
+                arguments: list[dict[str, Any]] = [{}, odd, {}]
+                completed = await asyncio.gather(
                     *(
                         acme.runs.step(run.id, epoch=run.epoch, iteration=number, state={"n": number}, **more)
-                        for run, more in zip(runs, given, strict=True)
+                        for run, more in zip(runs, arguments, strict=True)
                     )
                 )
-                for run, more, each in zip(runs, given, done, strict=True):
-                    stored = await acme.steps.get(run.id, number)
-                    assert each.step == stored
+                for run, more, item in zip(runs, arguments, completed, strict=True):
+                    step = await acme.steps.get(run.id, number)
+                    assert item.step == step
                     usage = more.get("usage", Usage())
-                    assert stored.state == {"n": number}
-                    assert (stored.last_tool_result, stored.snapshot) == (
+                    assert step.state == {"n": number}
+                    assert (step.last_tool_result, step.snapshot) == (
                         more.get("last_tool_result"),
                         more.get("snapshot"),
                     )
-                    assert (stored.input_tokens, stored.output_tokens) == (usage.input_tokens, usage.output_tokens)
+                    assert (step.input_tokens, step.output_tokens) == (usage.input_tokens, usage.output_tokens)
             totals = await acme.runs.get(runs[1].id)
             assert (totals.iteration, totals.input_tokens, totals.output_tokens) == (len(unusual), 3, 5)
 
     asyncio.run(main())
 
 
-def test_a_step_that_only_notes_how_far_it_is_takes_in_what_was_decided_meanwhile(postgres_url: str) -> None:
+def test_a_progress_step_includes_decisions_made_in_the_meantime(postgres_url: str) -> None:
     async def main() -> None:
         async with AsyncHoldfast(postgres_url) as hf:
             acme = hf.tenant("acme")
@@ -162,7 +162,7 @@ def test_a_step_that_only_notes_how_far_it_is_takes_in_what_was_decided_meanwhil
             )
             await acme.tool_calls.cancel(run.id, "a")
             await asyncio.gather(
-                *(acme.runs.step(each.id, epoch=each.epoch, iteration=1, state=None) for each in (run, other))
+                *(acme.runs.step(item.id, epoch=item.epoch, iteration=1, state=None) for item in (run, other))
             )
             (call,) = await acme.tool_calls.list(run.id)
             assert (call.status, call.step) == ("cancelled", 1)
@@ -174,6 +174,6 @@ def test_a_step_that_only_notes_how_far_it_is_takes_in_what_was_decided_meanwhil
 async def claimed(acme: AsyncTenantHandle) -> Run:
     """A run that is held."""
     started = await acme.runs.start((await acme.sessions.create()).id)
-    found = await acme.leases.claim("test", run_id=started.id, ttl_ms=600_000)
-    assert found is not None
-    return found
+    lease = await acme.leases.claim("test", run_id=started.id, ttl_ms=600_000)
+    assert lease is not None
+    return lease

@@ -44,8 +44,8 @@ def test_the_defaults_suit_one_service_in_production() -> None:
 
 def test_the_address_can_say_how_large_the_pool_is() -> None:
     url = "postgresql://u:p@h/d?pool_max_connections=50&sslmode=require&pool_max_idle_s=1.5"
-    wanted = PoolOptions(max_connections=50, max_idle_s=1.5)
-    assert split_pool(url, None) == ("postgresql://u:p@h/d?sslmode=require", wanted)
+    expected = PoolOptions(max_connections=50, max_idle_s=1.5)
+    assert split_pool(url, None) == ("postgresql://u:p@h/d?sslmode=require", expected)
     assert split_pool("postgresql://h/d?pool_min_connections=0", None) == (
         "postgresql://h/d",
         PoolOptions(min_connections=0),
@@ -58,8 +58,8 @@ def test_the_address_can_say_how_large_the_pool_is() -> None:
 @pytest.mark.parametrize("mark", ["", "?sslmode=disable&pool_max_connections=50"])
 def test_a_command_can_say_how_large_the_pool_is_and_wins_over_the_address(mark: str) -> None:
     plain = f"postgresql://u:p@h/d{mark}"
-    wanted = PoolOptions(max_connections=7, min_connections=0)
-    assert split_pool(with_pool(plain, 7, 0), None)[1] == wanted
+    expected = PoolOptions(max_connections=7, min_connections=0)
+    assert split_pool(with_pool(plain, 7, 0), None)[1] == expected
     assert with_pool(plain, None, None) == plain
     assert with_pool("a.db", 7, 0) == "a.db", "a file has no pool"
 
@@ -68,9 +68,9 @@ def test_a_command_can_say_how_large_the_pool_is_and_wins_over_the_address(mark:
 def test_serve_and_worker_have_the_options_of_the_pool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_POOL_MAX_CONNECTIONS", "none")
     words = {"serve": [], "worker": ["--handler", "x:y"]}[name]
-    done = CliRunner().invoke(root, [name, "--database", "postgresql://127.0.0.1:1/d", *words])
-    assert done.exit_code == 2
-    assert "--pool-max-connections" in done.output
+    completed = CliRunner().invoke(root, [name, "--database", "postgresql://127.0.0.1:1/d", *words])
+    assert completed.exit_code == 2
+    assert "--pool-max-connections" in completed.output
 
 
 def test_a_server_keeps_as_many_connections_as_it_is_told(
@@ -86,7 +86,7 @@ def test_a_server_keeps_as_many_connections_as_it_is_told(
     "option",
     ["pool_size=3", "pool_max_connections=x", "pool_max_connections=1.5", "pool_max_idle_s=-1", "pool_max_idle_s=nan"],
 )
-def test_an_option_of_the_pool_that_is_none_is_refused(option: str) -> None:
+def test_an_invalid_pool_option_is_refused(option: str) -> None:
     with pytest.raises(InvalidInput, match=option.partition("=")[0]):
         Holdfast(f"postgresql://u:secret@127.0.0.1:1/d?{option}")
 
@@ -135,7 +135,7 @@ def test_the_pool_keeps_its_minimum_and_never_exceeds_its_maximum(
     asyncio.run(main())
 
 
-def test_whoever_is_alone_stays_on_one_connection(postgres_server: PostgresServer, postgres_url: str) -> None:
+def test_a_single_caller_stays_on_one_connection(postgres_server: PostgresServer, postgres_url: str) -> None:
     """The others would prepare every statement too, and fill pages of their own."""
     with Holdfast(postgres_url, pool=PoolOptions(min_connections=3, max_connections=4)) as hf:
         acme = hf.tenant("acme")
@@ -151,10 +151,10 @@ def test_whoever_is_alone_stays_on_one_connection(postgres_server: PostgresServe
 
 def _rested(server: PostgresServer, url: str) -> dict[int, Any]:
     """Since when each of the server's processes that serve a database has had nothing to do; none while one has."""
-    found = backends(server, url)
-    query = f"SELECT pid, state_change FROM pg_stat_activity WHERE pid = ANY(ARRAY{found}::int[]) AND state = 'idle'"
+    actual = backends(server, url)
+    query = f"SELECT pid, state_change FROM pg_stat_activity WHERE pid = ANY(ARRAY{actual}::int[]) AND state = 'idle'"
     rested = dict(server.execute(query))
-    return rested if len(rested) == len(found) else {}
+    return rested if len(rested) == len(actual) else {}
 
 
 @both_styles
@@ -200,7 +200,7 @@ def test_a_dead_idle_connection_is_noticed_by_the_health_check(
 def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
     style: str, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
-    """All connections wait for a row that somebody else holds; one more caller is told so, and then it goes on."""
+    """All connections wait for a row that another transaction holds; one more caller gets an error, and succeeds later."""
     import psycopg
 
     async def main() -> None:
@@ -231,10 +231,10 @@ def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
 
 @both_styles
 def test_what_an_address_says_about_connecting_is_understood_in_either_style(style: str, postgres_url: str) -> None:
-    said = "connect_timeout=5&keepalives=1&keepalives_idle=30&gssencmode=disable&channel_binding=prefer"
+    output = "connect_timeout=5&keepalives=1&keepalives_idle=30&gssencmode=disable&channel_binding=prefer"
 
     async def main() -> None:
-        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{said}&application_name=agents"
+        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{output}&application_name=agents"
         async with opened(style, url) as hf:
             assert await ask(hf.tenant("acme").sessions.count()) == 0
 
@@ -349,7 +349,7 @@ def test_closing_waits_for_the_calls_under_way_and_no_longer(postgres_url: str) 
         await started.wait()
         begun = time.monotonic()
         await hf.close()
-        assert time.monotonic() - begun < CLOSE_S  # what it would wait for a call that never ends
+        assert time.monotonic() - begun < CLOSE_S  # the time it would wait for a call that never ends
         assert await call == "done"
         with pytest.raises(Closed):
             await hf._engine._pool.take()
@@ -371,8 +371,8 @@ def test_threads_share_the_pool_and_each_append_has_its_own_place(postgres_url: 
             thread.start()
         for thread in threads:
             thread.join(60)
-        there = acme.messages.list(session.id)
-        assert [message.seq for message in there] == list(range(1, 201))
+        messages = acme.messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, 201))
 
 
 ABANDONED = """

@@ -31,7 +31,7 @@ def test_the_stores_work_through_a_transaction_pooler(style: str, pgbouncer: PgB
                 await ask(acme.messages.append(session.id, role="user", content="Other", id=first.id))
             new = [NewMessage(role="assistant", content=str(number)) for number in range(5)]
             assert [message.seq for message in await ask(acme.messages.append_many(session.id, new))] == [2, 3, 4, 5, 6]
-            assert [each.id for each in await ask(acme.sessions.list(metadata={"plan": "pro"}))] == [session.id]
+            assert [item.id for item in await ask(acme.sessions.list(metadata={"plan": "pro"}))] == [session.id]
             await ask(acme.messages.update(first.id, metadata={"a": 1}))
             assert await ask(acme.messages.delete(session.id, [first.id])) == 1
             assert (await ask(acme.sessions.get(session.id))).message_count == 5
@@ -61,7 +61,7 @@ def test_many_tasks_through_a_transaction_pooler_keep_every_place(pgbouncer: PgB
 
             await soon(asyncio.gather(*[work(number) for number in range(16)]), 60)
             for session in sessions:
-                assert [each.seq for each in await acme.messages.list(session.id)] == list(range(1, 41))
+                assert [message.seq for message in await acme.messages.list(session.id)] == list(range(1, 41))
 
     asyncio.run(main())
 
@@ -86,7 +86,7 @@ def test_many_threads_through_a_transaction_pooler_keep_every_place(pgbouncer: P
         for thread in threads:
             thread.join(60)
         assert failures == []
-        assert [each.seq for each in acme.messages.list(session.id)] == list(range(1, 151))
+        assert [message.seq for message in acme.messages.list(session.id)] == list(range(1, 151))
 
 
 @both_styles

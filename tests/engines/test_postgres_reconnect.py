@@ -71,7 +71,7 @@ def test_connections_cut_while_idle_are_replaced_without_a_word(
                 assert await asyncio.to_thread(terminate, postgres_server, postgres_url) > 0
             await soon(ask(call()))
             if what == "append":
-                assert [each.seq for each in await ask(acme.messages.list(session.id))] == [1, 2, 3, 4, 5, 6]
+                assert [item.seq for item in await ask(acme.messages.list(session.id))] == [1, 2, 3, 4, 5, 6]
 
     asyncio.run(main())
 
@@ -99,8 +99,8 @@ def test_a_connection_that_is_just_being_closed_is_replaced_without_a_word(what:
                 raw._protocol.data_received(b"E" + (len(FAREWELL) + 4).to_bytes(4) + FAREWELL)
                 assert not raw.is_closed()
             await soon(call())
-            there = [each.seq for each in await acme.messages.list(session.id)]
-            assert there == list(range(1, {"append": 1, "appends": 3}[what] + 1))
+            existing = [message.seq for message in await acme.messages.list(session.id)]
+            assert existing == list(range(1, {"append": 1, "appends": 3}[what] + 1))
 
     asyncio.run(main())
 
@@ -256,9 +256,9 @@ def test_a_server_killed_in_the_middle_of_many_appends_loses_nothing(
                 await asyncio.to_thread(mortal.start)
             stopping = True
             await soon(asyncio.gather(*writers))
-            there = await soon(ask(acme.messages.list(session.id)))
-            assert [message.seq for message in there] == list(range(1, len(there) + 1))
-            assert {message.id for message in there} >= acknowledged
-            assert len({message.id for message in there}) == len(there)
+            existing = await soon(ask(acme.messages.list(session.id)))
+            assert [message.seq for message in existing] == list(range(1, len(existing) + 1))
+            assert {message.id for message in existing} >= acknowledged
+            assert len({message.id for message in existing}) == len(existing)
 
     asyncio.run(main())

@@ -86,7 +86,7 @@ class Failing:
 
 @both_styles
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
-def test_a_call_is_retried_so_many_times_and_leaves_the_traces_of_the_last_only(
+def test_a_call_is_retried_up_to_the_limit_and_only_the_last_try_has_effects(
     style: str, sqlstate: str, postgres_url: str
 ) -> None:
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_another_failure_is_not_retried(style: str, postgres_url: str) -> None:
     asyncio.run(main())
 
 
-def test_appends_to_the_same_sessions_from_many_handles_never_deadlock_for_good(postgres_url: str) -> None:
+def test_appends_to_the_same_sessions_from_many_handles_never_deadlock_permanently(postgres_url: str) -> None:
     """Groups of appends lock several sessions at once; two handles send theirs at the same time."""
 
     async def main() -> None:
@@ -134,8 +134,8 @@ def test_appends_to_the_same_sessions_from_many_handles_never_deadlock_for_good(
             ]
             await soon(asyncio.gather(*appends), 60)
             for session in sessions:
-                there = await one.tenant("acme").messages.list(session.id)
-                assert [message.seq for message in there] == list(range(1, 61))
+                messages = await one.tenant("acme").messages.list(session.id)
+                assert [message.seq for message in messages] == list(range(1, 61))
 
     asyncio.run(main())
 
@@ -172,8 +172,8 @@ def test_real_serialization_failures_are_retried(style: str, postgres_url: str) 
             append = lambda: acme.messages.append(session.id, role="user", content="x")  # noqa: E731
             for _ in range(10):
                 await soon(asyncio.gather(ask_aside(style, append), ask_aside(style, append)))
-            there = await ask(acme.messages.list(session.id))
-            assert [message.seq for message in there] == list(range(1, 21))
+            existing = await ask(acme.messages.list(session.id))
+            assert [message.seq for message in existing] == list(range(1, 21))
 
     try:
         asyncio.run(main())

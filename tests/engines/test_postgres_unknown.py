@@ -45,9 +45,9 @@ async def cut_appends(style: str, proxy: Proxy, url: str, cuts: int) -> None:
             again = await soon(ask(acme.messages.append_many(session.id, messages)))
             assert [message.id for message in again] == names
             expected += names
-        there = await ask(acme.messages.list(session.id))
-        assert [message.id for message in there] == expected
-        assert [message.seq for message in there] == list(range(1, len(expected) + 1))
+        existing = await ask(acme.messages.list(session.id))
+        assert [message.id for message in existing] == expected
+        assert [message.seq for message in existing] == list(range(1, len(expected) + 1))
         assert (await ask(acme.sessions.get(session.id))).message_count == len(expected)
     assert proxy.cuts == cuts
 
@@ -132,14 +132,14 @@ def test_appends_that_share_a_lost_statement_are_all_unknown_and_settle_one_by_o
                 assert len(lost) >= 2
                 again = await soon(asyncio.gather(*map(append, names)))
                 assert [message.id for message in again] == names
-            there = await acme.messages.list(session.id)
-            assert sorted(message.seq for message in there) == list(range(1, 61))
-            assert len({message.id for message in there}) == 60
+            messages = await acme.messages.list(session.id)
+            assert sorted(message.seq for message in messages) == list(range(1, 61))
+            assert len({message.id for message in messages}) == 60
 
     asyncio.run(main())
 
 
-def test_what_was_queued_behind_a_lost_statement_is_sent_on_another_connection(proxy: Proxy, postgres_url: str) -> None:
+def test_items_queued_behind_a_lost_statement_are_sent_on_another_connection(proxy: Proxy, postgres_url: str) -> None:
     """Only the statement that was sent is in doubt; the step behind it never left."""
 
     async def main() -> None:
@@ -175,8 +175,8 @@ CREATE TRIGGER reports BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION r
 
 def own_pids(hf: Any) -> set[int]:
     """The server's processes of the connections that a handle has."""
-    found = [holder._con for holder in hf._engine._pool._pool._holders]
-    return {raw.get_server_pid() for raw in found if raw is not None and not raw.is_closed()}
+    actual = [holder._con for holder in hf._engine._pool._pool._holders]
+    return {raw.get_server_pid() for raw in actual if raw is not None and not raw.is_closed()}
 
 
 def test_a_lost_connection_that_the_server_reports_costs_only_the_append_that_met_it(postgres_url: str) -> None:
@@ -194,8 +194,8 @@ def test_a_lost_connection_that_the_server_reports_costs_only_the_append_that_me
                 for tenant, session in zip(("acme", "globex"), sessions, strict=True)
             ]
             failed, other, *worked = await soon(asyncio.gather(*appends, return_exceptions=True))
-            for each in (failed, other):
-                assert isinstance(each, (OutcomeUnknown, Unavailable)), repr(each)
+            for item in (failed, other):
+                assert isinstance(item, (OutcomeUnknown, Unavailable)), repr(item)
             assert [message.content[0]["text"] for message in worked] == ["works", "works"]
             assert before
             assert own_pids(hf) >= before

@@ -50,7 +50,7 @@ TWO = [{"host": "a", "port": 1}, {"host": "::1", "port": 2}]
         ),
         (
             "postgresql://a:1,[::1]:2/agents?target_session_attrs=prefer-standby",
-            [{**each, "target_session_attrs": kind} for kind in ("standby", "any") for each in TWO],
+            [{**item, "target_session_attrs": kind} for kind in ("standby", "any") for item in TWO],
             5.0,
         ),
     ],
@@ -72,12 +72,12 @@ def test_keepalives_are_on_unless_the_address_says_otherwise() -> None:
         "tcp_user_timeout": 30_000,
         "connect_timeout": 10,
     }
-    said = f"{PLACE}?keepalives_idle=7&tcp_user_timeout=900&keepalives=1&keepalives_count=2&keepalives_interval=4"
-    assert for_libpq(said, 10.0) == {"connect_timeout": 10}
-    with socket.socket() as there:
-        for_asyncpg(said, 10.0).set_socket(there)
-        assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    output = f"{PLACE}?keepalives_idle=7&tcp_user_timeout=900&keepalives=1&keepalives_count=2&keepalives_interval=4"
+    assert for_libpq(output, 10.0) == {"connect_timeout": 10}
+    with socket.socket() as existing:
+        for_asyncpg(output, 10.0).set_socket(existing)
+        assert existing.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
-        assert [there.getsockopt(socket.IPPROTO_TCP, each) for each in asked] == [7, 4, 2, 900]
-        for_asyncpg(f"{PLACE}?keepalives=0", 10.0).set_socket(there)
-        assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+        assert [existing.getsockopt(socket.IPPROTO_TCP, item) for item in asked] == [7, 4, 2, 900]
+        for_asyncpg(f"{PLACE}?keepalives=0", 10.0).set_socket(existing)
+        assert existing.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

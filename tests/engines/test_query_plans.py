@@ -23,9 +23,9 @@ def plan(connection, statement) -> str:
 
 @pytest.mark.parametrize("name", ["get", "update", "delete", "restore"])
 def test_a_session_is_found_by_its_primary_key(connection, name):
-    found = plan(connection, sessions.queries.by_name[name].statement(Dialect.SQLITE))
-    assert "PRIMARY KEY (tenant_id=? AND id=?)" in found
-    assert "SCAN" not in found
+    actual = plan(connection, sessions.queries.by_name[name].statement(Dialect.SQLITE))
+    assert "PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "SCAN" not in actual
 
 
 def test_a_session_is_found_by_its_key_through_the_unique_index(connection):
@@ -43,22 +43,22 @@ def test_a_session_is_found_by_its_key_through_the_unique_index(connection):
     ],
 )
 def test_a_list_of_sessions_comes_out_of_an_index_minute_by_minute(connection, index, where):
-    found = plan(connection, sessions.queries.list.statement(Dialect.SQLITE, where, index))
-    assert f"USING INDEX {index}" in found
-    assert "USE TEMP B-TREE FOR LAST 2 TERMS OF ORDER BY" in found, "only the rows of one minute may be sorted"
+    actual = plan(connection, sessions.queries.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in actual
+    assert "USE TEMP B-TREE FOR LAST 2 TERMS OF ORDER BY" in actual, "only the rows of one minute may be sorted"
 
 
 @pytest.mark.parametrize("name", ["list", "list_newest"])
 def test_a_stretch_of_the_log_is_read_in_order_without_sorting(connection, name):
-    found = plan(connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))
-    assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in found
-    assert "B-TREE" not in found
+    actual = plan(connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))
+    assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in actual
+    assert "B-TREE" not in actual
 
 
 @pytest.mark.parametrize("name", ["advance", "advance_this_minute"])
 def test_an_append_goes_to_its_session_directly(connection, name):
-    found = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
-    assert found == "SEARCH sessions USING PRIMARY KEY (tenant_id=? AND id=?)"
+    actual = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
+    assert actual == "SEARCH sessions USING PRIMARY KEY (tenant_id=? AND id=?)"
 
 
 def test_a_key_of_anybodys_is_found_through_the_unique_index(connection):
@@ -85,6 +85,6 @@ def test_planned_on_an_empty_table_postgres_still_takes_the_primary_key(postgres
         raw.execute(b"PREPARE planned AS " + statement.sql.encode())
         nothing = ", ".join(["NULL"] * len(statement.names))
         rows = raw.execute(f"EXPLAIN EXECUTE planned({nothing})".encode()).fetchall()
-    found = "\n".join(row[0] for row in rows)
-    assert "sessions_pkey" in found, found
-    assert "Seq Scan" not in found, found
+    actual = "\n".join(row[0] for row in rows)
+    assert "sessions_pkey" in actual, actual
+    assert "Seq Scan" not in actual, actual

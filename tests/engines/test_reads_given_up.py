@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import AsyncHoldfast, NewMessage, PoolOptions
 from holdfast.core import text
-from holdfast.engines.offload import Heavy, Progress, compute
+from holdfast.engines.heavy_calls import Cancellation, HeavyCall, compute
 from holdfast.engines.sqlite import engine_async
 from holdfast.engines.sqlite.engine_async import READERS
 from holdfast.stores.conversation import deleted_messages
@@ -44,13 +44,13 @@ async def test_cancelled_reads_on_sqlite_stop_and_free_their_threads(tmp_path: P
             started.release()
             return await connection.fetch(ENDLESS, ())
 
-        reads = [asyncio.ensure_future(hf._engine.read(Heavy(endless))) for _ in range(2 * READERS)]
+        reads = [asyncio.ensure_future(hf._engine.read(HeavyCall(endless))) for _ in range(2 * READERS)]
         for _ in range(READERS):
             assert await asyncio.to_thread(started.acquire, timeout=STALL_S), "every reading thread is busy"
-        for each in reads:
-            each.cancel()
+        for item in reads:
+            item.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
-        read = hf._engine.read(Heavy(lambda connection: connection.fetch("SELECT 7", ())))
+        read = hf._engine.read(HeavyCall(lambda connection: connection.fetch("SELECT 7", ())))
         assert await asyncio.wait_for(read, STALL_S) == [(7,)]
         assert not started.acquire(blocking=False), "what was cancelled while it waited never ran"
 
@@ -98,14 +98,14 @@ async def test_a_read_of_few_large_rows_leaves_the_event_loop_between_them(
 async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
     tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_async, "WEIGHED_S", 0.0)
+    monkeypatch.setattr(engine_async, "WEIGH_AFTER_S", 0.0)
     async with AsyncHoldfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         decoded: list[int] = []
 
         async def read(connection: Any, size: int) -> Any:
-            found = await connection.fetch("SELECT hex(zeroblob(?1))", (size // 2,))
+            rows = await connection.fetch("SELECT hex(zeroblob(?1))", (size // 2,))
             decoded.append(threading.get_ident())
-            return len(found[0][0])
+            return len(rows[0][0])
 
         few, many = 1_000, engine_async.INLINE_BYTES + 2
         assert await hf._engine.read(lambda connection: read(connection, few)) == few
@@ -173,10 +173,10 @@ async def test_a_cancelled_read_on_postgres_stops_on_the_server(postgres_url: st
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
 
             async def until(sleeping: int) -> None:
-                wanted = (
+                expected = (
                     "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(600)'"
                 )
-                while await (await connection.execute(wanted)).fetchone() != (sleeping,):
+                while await (await connection.execute(expected)).fetchone() != (sleeping,):
                     pass
 
             await asyncio.wait_for(until(1), STALL_S)
@@ -190,7 +190,7 @@ async def test_a_cancelled_read_on_postgres_stops_on_the_server(postgres_url: st
 async def test_a_cancelled_computation_stops_at_its_next_check(tmp_path: Path) -> None:
     started, stopped = threading.Event(), threading.Event()
 
-    def endless(progress: Progress) -> None:
+    def endless(progress: Cancellation) -> None:
         started.set()
         try:
             while True:

@@ -38,33 +38,33 @@ def test_activity_comes_out_of_an_index_in_order(connection: Any, name: str) -> 
         name, f" AND {name} = :value"
     )
     for page in ("", PAGE):
-        found = plan(connection, activity.LOG.by_name["list"], column + page, f"activity_by_{name}")
-        assert f"USING INDEX activity_by_{name}" in found
-        assert "B-TREE" not in found
+        actual = plan(connection, activity.LOG.by_name["list"], column + page, f"activity_by_{name}")
+        assert f"USING INDEX activity_by_{name}" in actual
+        assert "B-TREE" not in actual
 
 
 @pytest.mark.parametrize(
     "name", ["runs", "run", "oldest_of_run", "oldest", "newest", "up_to", "may_go", "sizes", "hold_on_session"]
 )
 def test_nothing_of_retention_reads_a_whole_table(connection: Any, name: str) -> None:
-    found = plan(connection, QUERIES[name])
-    scans = [part for part in found.split("; ") if part.startswith("SCAN")]
-    assert all(part.split()[1] in {"g", "s", "c", "CONSTANT", "chain", "(subquery-1)"} for part in scans), found
-    assert "SCAN s USING" not in found, found
+    actual = plan(connection, QUERIES[name])
+    scans = [part for part in actual.split("; ") if part.startswith("SCAN")]
+    assert all(part.split()[1] in {"g", "s", "c", "CONSTANT", "chain", "(subquery-1)"} for part in scans), actual
+    assert "SCAN s USING" not in actual, actual
 
 
 def test_what_makes_room_is_read_by_its_time(connection: Any) -> None:
     for name in ("oldest", "newest", "up_to"):
-        found = plan(connection, QUERIES[name])
-        assert "USING INDEX snapshots_by_time (tenant_id=?" in found
-        assert "TEMP B-TREE FOR ORDER BY" not in found
+        actual = plan(connection, QUERIES[name])
+        assert "USING INDEX snapshots_by_time (tenant_id=?" in actual
+        assert "TEMP B-TREE FOR ORDER BY" not in actual
     assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, quota.queries.runs)
 
 
 def test_erasures_that_are_open_are_found_without_those_that_are_done(connection: Any) -> None:
-    found = plan(connection, erasures.queries.open)
-    assert "USING INDEX erasures_open" in found or "USING COVERING INDEX erasures_open" in found
-    assert "B-TREE" not in found
+    actual = plan(connection, erasures.queries.open)
+    assert "USING INDEX erasures_open" in actual or "USING COVERING INDEX erasures_open" in actual
+    assert "B-TREE" not in actual
 
 
 def test_objects_are_pruned_by_pages_of_their_keys(connection: Any) -> None:
@@ -73,6 +73,6 @@ def test_objects_are_pruned_by_pages_of_their_keys(connection: Any) -> None:
 
 
 def test_layers_to_be_squashed_are_found_in_the_order_of_their_ids(connection: Any) -> None:
-    found = plan(connection, squash.queries.hollow)
-    assert "PRIMARY KEY (tenant_id=? AND id>?)" in found
-    assert "B-TREE" not in found
+    actual = plan(connection, squash.queries.hollow)
+    assert "PRIMARY KEY (tenant_id=? AND id>?)" in actual
+    assert "B-TREE" not in actual

@@ -148,11 +148,11 @@ BY_ID = [
 
 @pytest.mark.parametrize(("queries", "name"), BY_ID, ids=lambda each: each if isinstance(each, str) else "")
 def test_a_run_is_found_by_its_primary_key(sqlite: Any, queries: Any, name: str) -> None:
-    found = plan(sqlite, queries.by_name[name].statement(Dialect.SQLITE))
-    assert "USING PRIMARY KEY (tenant_id=? AND id=?)" in found or "PRIMARY KEY (tenant_id=? AND id=?)" in found
-    assert "SCAN runs" not in found
-    assert "SCAN sessions" not in found
-    assert "SCAN c" not in found
+    actual = plan(sqlite, queries.by_name[name].statement(Dialect.SQLITE))
+    assert "USING PRIMARY KEY (tenant_id=? AND id=?)" in actual or "PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "SCAN runs" not in actual
+    assert "SCAN sessions" not in actual
+    assert "SCAN c" not in actual
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_a_run_is_found_by_its_primary_key(sqlite: Any, queries: Any, name: str)
     ],
 )
 def test_the_next_run_comes_out_of_an_index(sqlite: Any, index: str, where: str) -> None:
-    found = plan(sqlite, QUEUE.peek.statement(Dialect.SQLITE, where, index))
-    parts = [part for part in found.split("; ") if "run_queue" in part]
+    actual = plan(sqlite, QUEUE.peek.statement(Dialect.SQLITE, where, index))
+    parts = [part for part in actual.split("; ") if "run_queue" in part]
     assert len(parts) == 4
     for part in parts:
         assert f"USING COVERING INDEX {index}" in part or f"USING INDEX {index}" in part
@@ -183,14 +183,14 @@ def test_the_next_run_comes_out_of_an_index(sqlite: Any, index: str, where: str)
     ],
 )
 def test_a_list_of_runs_comes_out_of_an_index_in_order(sqlite: Any, index: str, where: str) -> None:
-    found = plan(sqlite, RUNS.list.statement(Dialect.SQLITE, where, index))
-    assert f"USING INDEX {index}" in found
-    assert "B-TREE" not in found
+    actual = plan(sqlite, RUNS.list.statement(Dialect.SQLITE, where, index))
+    assert f"USING INDEX {index}" in actual
+    assert "B-TREE" not in actual
 
 
 def test_runs_below_a_run_are_found_by_their_parent(sqlite: Any) -> None:
-    found = plan(sqlite, RUNS.children.statement(Dialect.SQLITE, "", "runs_by_parent"))
-    assert "runs_by_parent (tenant_id=? AND parent_run_id=?)" in found
+    actual = plan(sqlite, RUNS.children.statement(Dialect.SQLITE, "", "runs_by_parent"))
+    assert "runs_by_parent (tenant_id=? AND parent_run_id=?)" in actual
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_what_belongs_to_a_run_or_an_agent_is_found_by_its_key(sqlite: Any, quer
 def test_agents_with_a_tag_are_found_by_keys_alone_and_in_order(sqlite: Any, name: str) -> None:
     kind = agents.AsyncAgents
     clause = kind.filters.compile([column("tags").contains("x")], {}, Dialect.SQLITE, Limits())
-    found = plan(sqlite, kind.queries.by_name[name].statement(Dialect.SQLITE, clause))
-    assert "t USING PRIMARY KEY (tenant_id=? AND tag=?)" in found
-    assert "agents USING PRIMARY KEY (tenant_id=? AND id=?)" in found
-    assert "SCAN" not in found
-    assert "B-TREE" not in found
+    actual = plan(sqlite, kind.queries.by_name[name].statement(Dialect.SQLITE, clause))
+    assert "t USING PRIMARY KEY (tenant_id=? AND tag=?)" in actual
+    assert "agents USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "SCAN" not in actual
+    assert "B-TREE" not in actual
 
 
 # PostgreSQL
@@ -275,17 +275,17 @@ def test_postgres_finds_a_run_by_its_primary_key(filled_url: str) -> None:
         (STEPS, "commit_bare"),
         (STEPS, "commit_one_bare"),
     ]:
-        found = planned(filled_url, queries.by_name[name].statement(Dialect.POSTGRES))
-        assert "runs_pkey" in found, f"{name}:\n{found}"
-        assert "Seq Scan" not in found, f"{name}:\n{found}"
+        actual = planned(filled_url, queries.by_name[name].statement(Dialect.POSTGRES))
+        assert "runs_pkey" in actual, f"{name}:\n{actual}"
+        assert "Seq Scan" not in actual, f"{name}:\n{actual}"
 
 
 def test_postgres_commits_a_step_by_primary_keys_alone(filled_url: str) -> None:
-    found = planned(filled_url, STEPS.commit_all.statement(Dialect.POSTGRES))
-    assert "Seq Scan" not in found
+    actual = planned(filled_url, STEPS.commit_all.statement(Dialect.POSTGRES))
+    assert "Seq Scan" not in actual
     for index in ("runs_pkey", "sessions_pkey"):
-        assert index in found
-    assert "tool_calls_open" in found or "tool_calls_pkey" in found
+        assert index in actual
+    assert "tool_calls_open" in actual or "tool_calls_pkey" in actual
 
 
 def test_postgres_takes_the_next_run_out_of_an_index(filled_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The index over words: who writes it and when, what is left of what was deleted, and where it cannot be used."""
+"""The word index: who writes it and when, what remains after deletions, and where it cannot be used."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def fill(acme: TenantHandle, *texts: str) -> str:
 
 
 def count(fetch: Fetch, table: str) -> int:
-    ((found,),) = fetch(f"SELECT COUNT(*) FROM {table}")
-    return int(found)
+    ((actual,),) = fetch(f"SELECT COUNT(*) FROM {table}")
+    return int(actual)
 
 
 def test_an_append_indexes_nothing_and_a_search_does_it_once(hf: Holdfast, fetch: Fetch) -> None:
@@ -99,7 +99,7 @@ def test_a_search_in_one_session_leaves_the_others_to_others(hf: Holdfast, fetch
 
 
 class Counting:
-    """An engine that counts what is written, and may be told to fail."""
+    """An engine that counts writes, and fails on request."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.writes, self.fail_at = engine, 0, 0
@@ -165,7 +165,7 @@ def test_several_processes_drain_one_backlog_at_the_same_time(hf: Holdfast, url:
             fill(hf.tenant(name), *(f"word {number}" for number in range(60)))
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         indexed = [*processes.map(_drain_all, [url] * 2)]
-    _drain_all(url)  # what somebody held when another looked
+    _drain_all(url)  # sessions that one worker held while the other looked
     assert sum(indexed) <= 720
     assert count(fetch, "message_texts") == 720
     assert fetch("SELECT COUNT(*) FROM sessions WHERE search_behind") == [(0,)]
@@ -207,9 +207,7 @@ def test_a_search_of_a_large_backlog_answers_at_once_and_says_that_it_is_incompl
         assert (len(page), page.complete, page.sessions_behind) == (240, True, 0)
 
 
-def test_what_is_not_indexed_is_found_as_if_it_were(
-    hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_not_yet_indexed_are_found_too(hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same hits in the same order, page by page, whatever part of them is indexed; and the same cursors go on."""
     acme = hf.tenant("acme")
     for number in range(6):
@@ -218,15 +216,15 @@ def test_what_is_not_indexed_is_found_as_if_it_were(
     acme.branches.rewind(acme.sessions.list()[0].id, to=4)
 
     def pages(query: str) -> list[tuple[str, float, str]]:
-        found: list[tuple[str, float, str]] = []
+        result: list[tuple[str, float, str]] = []
         cursor: str | None = None
         while True:
             page = acme.messages.search(query, limit=7, cursor=cursor)
             assert page.complete
-            found += [(hit.message.id, hit.score, hit.snippet) for hit in page]
+            result += [(hit.message.id, hit.score, hit.snippet) for hit in page]
             cursor = page.next
             if cursor is None:
-                return found
+                return result
 
     queries = ("word", "word fill*", '"word 3"', "word -filler", "wo* -5", '"word 2" filler')
     monkeypatch.setattr(search_index, "BATCH_MESSAGES", 0)
@@ -241,7 +239,7 @@ def test_what_is_not_indexed_is_found_as_if_it_were(
     assert all(unindexed)
 
 
-def test_a_page_of_very_long_messages_ends_early_and_the_next_goes_on(url: str) -> None:
+def test_a_page_of_very_long_messages_ends_early_and_the_next_continues(url: str) -> None:
     with Holdfast(url, limits=Limits(search_chars=100_000)) as hf:
         acme = hf.tenant("acme")
         fill(acme, *(f"word {number} " + "filler " * 300 for number in range(120)))
@@ -350,26 +348,26 @@ def test_searchers_at_once_do_not_stand_in_each_others_way(hf: Holdfast, monkeyp
     sessions = [fill(acme, "word") for _ in range(6)]
 
     def append_and_search(number: int) -> list[int]:
-        session, found = sessions[number], []
+        session, result = sessions[number], []
         for turn in range(4):
             acme.messages.append(session, role="user", content=f"word {turn}")
             where = session if (number + turn) % 2 else None
-            found.append(len(acme.messages.search(f"word {turn}", session_id=where)))
-        return found
+            result.append(len(acme.messages.search(f"word {turn}", session_id=where)))
+        return result
 
-    for found in in_threads([lambda number=number: append_and_search(number) for number in range(6)]):  # type: ignore[misc]
-        assert isinstance(found, list), found
-        assert all(found)
+    for result in in_threads([lambda number=number: append_and_search(number) for number in range(6)]):  # type: ignore[misc]
+        assert isinstance(result, list), result
+        assert all(result)
     assert len(acme.messages.search("word", limit=100)) == 30
 
 
 def is_in_the_index(path: str, word: str, tenant: str = "acme") -> bool:
     connection = apsw.Connection(path)
-    found = connection.execute(
+    actual = connection.execute(
         "SELECT 1 FROM message_index WHERE message_index MATCH ?", (f'"{tag_of(tenant)}{word}"',)
     )
     try:
-        return bool(found.fetchall())
+        return bool(actual.fetchall())
     finally:
         connection.close()
 
@@ -380,7 +378,7 @@ def tables_that_hold(path: str, word: str) -> set[str]:
     names = [
         row[0] for row in connection.execute("SELECT name FROM pragma_table_list WHERE type IN ('table', 'shadow')")
     ]
-    found = {
+    result = {
         name
         for name in names
         for row in connection.execute(f'SELECT * FROM "{name}"')
@@ -388,7 +386,7 @@ def tables_that_hold(path: str, word: str) -> set[str]:
         if word in (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
     }
     connection.close()
-    return found
+    return result
 
 
 def _delete(hf: Holdfast, session: str, message: str) -> None:
@@ -409,7 +407,7 @@ def _remove_tenant(hf: Holdfast, session: str, message: str) -> None:
 
 @pytest.mark.parametrize("remove", [_delete, _update, _purge, _remove_tenant])
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
-def test_what_is_removed_leaves_nothing_in_any_table(path: str, library: Any, remove: Callable[..., None]) -> None:
+def test_removed_messages_leave_no_rows_in_any_table(path: str, library: Any, remove: Callable[..., None]) -> None:
     with Holdfast(path, sqlite=library) as hf:
         acme, zenith = hf.tenant("acme"), hf.tenant("zenith")
         session = fill(acme, f"first {RARE}", "second")
@@ -418,7 +416,7 @@ def test_what_is_removed_leaves_nothing_in_any_table(path: str, library: Any, re
         assert zenith.messages.search("first")
         remove(hf, session, hit.message.id)
     assert not is_in_the_index(path, RARE)
-    # The index forgets a word for good when its parts are merged, which it does by itself now and then.
+    # SQLite removes a deleted word permanently when it merges segments of the index, which it does automatically at times.
     assert tables_that_hold(path, RARE) <= {"message_index_data"}
     connection = apsw.Connection(path)
     connection.execute("INSERT INTO message_index (message_index) VALUES ('optimize')")
@@ -439,7 +437,7 @@ def test_a_message_that_can_be_restored_is_in_no_table_of_the_index(path: str) -
         assert not is_in_the_index(path, RARE)
         assert tables_that_hold(path, RARE) <= {"message_index_data", "deleted_messages"}
         acme.messages.restore(session, [hit.message.id])
-        assert [each.message.id for each in acme.messages.search(RARE)] == [hit.message.id]
+        assert [item.message.id for item in acme.messages.search(RARE)] == [hit.message.id]
 
 
 def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(path: str) -> None:
@@ -560,12 +558,12 @@ def plan(connection: Any, name: str, where: str = "") -> str:
 def test_sqlite_searches_by_keys_alone(path: str) -> None:
     with Holdfast(path) as hf:
         connection = hf._engine._connection  # type: ignore[union-attr]
-        found = plan(connection, "find", " AND s.user_id = :user_id")
-        assert "SCAN f VIRTUAL TABLE INDEX" in found
-        assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND number=?)" in found
-        assert "SEARCH s USING PRIMARY KEY (tenant_id=? AND id=?)" in found
-        assert "messages_by_id (tenant_id=? AND id=?)" in found
-        assert "B-TREE" not in found, "hits come out of the index in their order"
+        actual = plan(connection, "find", " AND s.user_id = :user_id")
+        assert "SCAN f VIRTUAL TABLE INDEX" in actual
+        assert "SEARCH t USING PRIMARY KEY (tenant_id=? AND number=?)" in actual
+        assert "SEARCH s USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
+        assert "messages_by_id (tenant_id=? AND id=?)" in actual
+        assert "B-TREE" not in actual, "hits come out of the index in their order"
         for name in ("behind", "lock_behind"):
             for where in ("", " AND id = :session_id"):
                 assert "sessions_search_behind (tenant_id=?" in plan(connection, name, where)
@@ -588,16 +586,16 @@ def test_postgres_finds_rare_and_absent_words_by_the_index_over_words(postgres_u
         declared = ", ".join(types[name] for name in statement.names)
         connection.execute(f"PREPARE find ({declared}) AS {statement.sql}".encode())
         for word in ("1234", "absent"):
-            given = {
+            arguments = {
                 "tenant_id": "'acme'",
                 "query": f"$q$'{tag_of('acme', Dialect.POSTGRES)}{word}'$q$",
                 "before_number": str(2**63 - 1),
                 "limit": "21",
             }
-            asked = f"EXPLAIN EXECUTE find ({', '.join(given[name] for name in statement.names)})"
-            found = "\n".join(row[0] for row in connection.execute(asked.encode()))
-            newest, _, rest = found.partition("CTE near")
+            asked = f"EXPLAIN EXECUTE find ({', '.join(arguments[name] for name in statement.names)})"
+            actual = "\n".join(row[0] for row in connection.execute(asked.encode()))
+            newest, _, rest = actual.partition("CTE near")
             assert "message_texts_pkey" in newest
             assert "message_texts_words" in rest
             assert "message_texts_pkey" not in rest
-            assert "Seq Scan on message" not in found
+            assert "Seq Scan on message" not in actual

@@ -27,16 +27,16 @@ def plan(connection: Any, query: Query, where: str = "", index: str = "") -> str
 
 @pytest.mark.parametrize("name", ["there", "get", "remove"])
 def test_a_snapshot_is_found_by_its_primary_key(connection: Any, name: str) -> None:
-    found = plan(connection, snapshots.queries.by_name[name])
-    assert "PRIMARY KEY (tenant_id=? AND id=?)" in found
-    assert "SCAN" not in found
+    actual = plan(connection, snapshots.queries.by_name[name])
+    assert "PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "SCAN" not in actual
 
 
 def test_the_newest_of_a_run_is_the_first_of_an_index(connection: Any) -> None:
     for where in ("", "\n  AND s.step = :step", "\n  AND s.kind = :kind"):
-        found = plan(connection, snapshots.queries.latest, where)
-        assert "snapshots_by_run (tenant_id=? AND run_id=?)" in found
-        assert "TEMP B-TREE" not in found
+        actual = plan(connection, snapshots.queries.latest, where)
+        assert "snapshots_by_run (tenant_id=? AND run_id=?)" in actual
+        assert "TEMP B-TREE" not in actual
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_the_newest_of_a_run_is_the_first_of_an_index(connection: Any) -> None:
 )
 def test_a_page_is_read_in_the_order_of_an_index(connection: Any, where: str, index: str) -> None:
     for more in ("", "\n  AND (s.created_at, s.id) < (:before_at, :before_id)"):
-        found = plan(connection, snapshots.queries.list, where + more, index)
-        assert f"USING INDEX {index} (tenant_id=?" in found or f"USING COVERING INDEX {index}" in found
-        assert "TEMP B-TREE" not in found
+        actual = plan(connection, snapshots.queries.list, where + more, index)
+        assert f"USING INDEX {index} (tenant_id=?" in actual or f"USING COVERING INDEX {index}" in actual
+        assert "TEMP B-TREE" not in actual
 
 
 @pytest.mark.parametrize("name", ["lock", "has", "remove", "chain"])
 def test_a_layer_is_found_by_its_primary_key_and_its_children_by_an_index(connection: Any, name: str) -> None:
-    found = plan(connection, layers.queries.by_name[name])
-    assert "PRIMARY KEY (tenant_id=? AND id=?)" in found
-    assert "SCAN snapshot" not in found
+    actual = plan(connection, layers.queries.by_name[name])
+    assert "PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "SCAN snapshot" not in actual
     if name == "remove":
-        assert "snapshots_by_layer (tenant_id=? AND layer_id=?)" in found
-        assert "snapshot_layers_by_parent (tenant_id=? AND parent_id=?)" in found
+        assert "snapshots_by_layer (tenant_id=? AND layer_id=?)" in actual
+        assert "snapshot_layers_by_parent (tenant_id=? AND parent_id=?)" in actual

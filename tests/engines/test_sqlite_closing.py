@@ -23,7 +23,7 @@ SOURCE = str(Path(holdfast.__file__).parent)
 ENGINE = tuple(str(Path(SOURCE, part)) for part in ("engines/sqlite", "drivers/apsw.py", "drivers/sqlite3.py"))
 
 
-def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_closing_finishes_accepted_calls_and_refuses_later_ones(tmp_path: Path) -> None:
     hf = Holdfast(str(tmp_path / "a.db"))
     acme = hf.tenant("acme")
     session = acme.sessions.create()
@@ -47,7 +47,7 @@ def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path: Path)
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_closing_an_asynchronous_handle_finishes_what_was_accepted(tmp_path: Path, slow: bool) -> None:
+def test_closing_an_asynchronous_handle_finishes_accepted_calls(tmp_path: Path, slow: bool) -> None:
     def hold_up(kind: Attempt, file: str) -> None:
         if slow and kind == "sync":
             threading.Event().wait(0.005)
@@ -119,8 +119,8 @@ def test_a_program_that_ends_without_closing_ends(tmp_path: Path, script: str) -
     assert run_script(script, str(tmp_path / "a.db")) == "leaving\n"
     with Holdfast(str(tmp_path / "a.db")) as hf:
         (session,) = hf.tenant("acme").sessions.list()
-        there = hf.tenant("acme").messages.list(session.id)
-        assert [message.seq for message in there] == list(range(1, len(there) + 1))
+        messages = hf.tenant("acme").messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
 
 
 def test_an_asynchronous_handle_can_be_opened_again_in_another_loop(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(t
             await hf.tenant("acme").sessions.count()
         return counts
 
-    found = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
-    assert found == [2] * 40 + [3] * 40
+    actual = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert actual == [2] * 40 + [3] * 40
 
 
 def test_a_call_from_another_event_loop_is_refused_and_nothing_of_it_happens(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_call_from_another_event_loop_is_refused_and_nothing_of_it_happens(tmp
 
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
-def test_opening_that_is_cancelled_at_any_moment_lets_go_of_the_file(tmp_path: Path, library: Any) -> None:
+def test_opening_that_is_cancelled_at_any_moment_releases_the_file(tmp_path: Path, library: Any) -> None:
     other = "stdlib" if library == "apsw" else "apsw"
 
     async def main() -> int:

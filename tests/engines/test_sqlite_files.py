@@ -35,7 +35,7 @@ WAL_SYNC = ("sync", f"{DATABASE}-wal")
 
 @both_libraries
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("normal", 1)])
-def test_every_connection_has_the_durability_asked_for(tmp_path: Path, library, durability, level) -> None:
+def test_every_connection_has_the_requested_durability(tmp_path: Path, library, durability, level) -> None:
     with Holdfast(str(tmp_path / "a.db"), durability=durability, sqlite=library) as hf:
         engine = hf._engine
         for connection in (engine._connection, engine._take_reader()):
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_database_is_corrupt_and_stays_as_it_is(tmp_path: Path
     assert path.read_text() == "Dear diary, " * 1_000
 
 
-def test_somebody_elses_database_gets_our_tables_beside_theirs(tmp_path: Path) -> None:
+def test_another_programs_database_gets_our_tables_beside_its_own(tmp_path: Path) -> None:
     theirs = apsw.Connection(str(tmp_path / "a.db"))
     theirs.execute("CREATE TABLE users (id)").fetchall()
     with Holdfast(str(tmp_path / "a.db")) as hf:
@@ -242,7 +242,7 @@ def shared_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("closed_folder", [False, True])
-def test_somebody_without_the_right_to_write_gets_one_typed_error(shared_folder: Path, closed_folder: bool) -> None:
+def test_a_user_without_write_permission_gets_one_typed_error(shared_folder: Path, closed_folder: bool) -> None:
     """Run as nobody when we are root, because root may write everywhere."""
     path = shared_folder / "a.db"
     session = filled(path, messages=3)
@@ -250,11 +250,11 @@ def test_somebody_without_the_right_to_write_gets_one_typed_error(shared_folder:
     path.chmod(0o444)
     shared_folder.chmod(0o555 if closed_folder else 0o777)
     try:
-        said = run_script(PERMISSIONS, str(path), session).splitlines()
+        output = run_script(PERMISSIONS, str(path), session).splitlines()
     finally:
         shared_folder.chmod(0o777)
-    assert ReadOnly.__name__ in said[-1]
-    assert Forbidden.__name__ in said[-1]
+    assert ReadOnly.__name__ in output[-1]
+    assert Forbidden.__name__ in output[-1]
     assert path.read_bytes() == before
 
 
@@ -346,20 +346,20 @@ def _replaced(path: Path) -> None:
 def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library, suffix: str, away
 ) -> None:
-    monkeypatch.setattr(file_location, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
     with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
         acme.messages.append(session.id, role="user", content="before")
         away(tmp_path / f"a.db{suffix}")
         for _ in range(2):
-            with pytest.raises(Unavailable, match=f"a.db{suffix} (was replaced|is no longer there)"):
+            with pytest.raises(Unavailable, match=f"a.db{suffix} was (replaced|moved or deleted)"):
                 acme.messages.append(session.id, role="user", content="after")
 
 
 @both_libraries
 def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library) -> None:
-    monkeypatch.setattr(file_location, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
     path = tmp_path / "a.db"
     with Holdfast(str(path), sqlite=library) as hf:
         session = hf.tenant("acme").sessions.create()
@@ -375,17 +375,17 @@ def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: p
 def test_a_group_of_writes_to_a_file_that_is_gone_fails_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_location, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
 
     async def main() -> list[object]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
             session = await acme.sessions.create()
             (tmp_path / "a.db-wal").unlink()
-            appends = [acme.messages.append(session.id, role="user", content=str(each)) for each in range(5)]
+            appends = [acme.messages.append(session.id, role="user", content=str(number)) for number in range(5)]
             return await asyncio.gather(*appends, return_exceptions=True)
 
-    assert [type(each) for each in asyncio.run(main())] == [Unavailable] * 5
+    assert [type(item) for item in asyncio.run(main())] == [Unavailable] * 5
 
 
 def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there_are(
@@ -394,11 +394,11 @@ def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there
     looks = 0
     now = 100.0
 
-    def counted(self: file_location.Place) -> None:
+    def counted(self: file_location.FileLocation) -> None:
         nonlocal looks
         looks += 1
 
-    monkeypatch.setattr(file_location.Place, "look", counted)
+    monkeypatch.setattr(file_location.FileLocation, "verify", counted)
     monkeypatch.setattr(file_location, "monotonic_s", lambda: now)
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
@@ -407,7 +407,7 @@ def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there
         for _ in range(50):
             acme.messages.append(session.id, role="user", content="x")
         assert looks == 0
-        now += 2 * file_location.LOOK_EVERY_S
+        now += 2 * file_location.MIN_VERIFY_INTERVAL_S
         acme.messages.append(session.id, role="user", content="x")
         acme.messages.append(session.id, role="user", content="x")
         assert looks == 1

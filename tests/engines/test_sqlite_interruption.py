@@ -1,4 +1,4 @@
-"""Interrupted and cancelled calls on SQLite: whole or absent, and nobody else is held up."""
+"""Interrupted and cancelled calls on SQLite: complete or without effect, and other callers are not blocked."""
 
 from __future__ import annotations
 
@@ -91,16 +91,18 @@ def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_work
             then = there()
             (other,) = in_threads([partial(append, theirs)], patience_s=PATIENCE_S)
             assert other.id == theirs, f"after an interruption at {where}"
-            assert there() == then | {theirs}, f"the call interrupted at {where} happened later, with somebody else's"
+            assert there() == then | {theirs}, (
+                f"the call interrupted at {where} was executed later, with another caller's"
+            )
             if not isinstance(answer, BaseException):
                 assert mine in then
         assert lines > 40
-        found = acme.messages.list(session.id)
-        assert [message.seq for message in found] == list(range(1, len(found) + 1))
-        assert acme.sessions.get(session.id).message_count == len(found)
+        messages = acme.messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+        assert acme.sessions.get(session.id).message_count == len(messages)
 
 
-def test_a_leader_interrupted_at_any_line_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_a_leader_interrupted_at_any_line_leaves_no_caller_waiting(tmp_path: Path) -> None:
     """Three calls wait behind a long one; the first of them, which will lead for all, is interrupted."""
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
@@ -123,9 +125,9 @@ def test_a_leader_interrupted_at_any_line_leaves_nobody_waiting(tmp_path: Path) 
             assert all(isinstance(answer, (int, OutcomeUnknown)) for answer in others), f"interrupted at {where}"
         assert line > 60
         assert led > 0, "no leader was interrupted while it led for others"
-        found = acme.messages.list(session.id)
-        assert [message.seq for message in found] == list(range(1, len(found) + 1))
-        assert acme.sessions.get(session.id).message_count == len(found)
+        messages = acme.messages.list(session.id)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+        assert acme.sessions.get(session.id).message_count == len(messages)
 
 
 def behind_a_long_call(engine: Any, work: list[Callable[[], Any]]) -> list[Any]:
@@ -180,7 +182,7 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
 
         def handle(*_: object) -> None:
             for use in uses:
-                with pytest.raises(Unavailable, match="in the middle of a write") as error:
+                with pytest.raises(Unavailable, match="already inside a write") as error:
                     use()
                 refused.append(str(error.value))
 
@@ -188,10 +190,10 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
         real = connection.execute
 
         def execute(sql: str, args: Any = ()) -> Any:
-            found = real(sql, args)
+            result = real(sql, args)
             if sql in ("BEGIN IMMEDIATE", "COMMIT"):
                 signal.raise_signal(signal.SIGUSR1)
-            return found
+            return result
 
         before = signal.signal(signal.SIGUSR1, handle)
         try:
@@ -206,11 +208,11 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
         assert in_threads([lambda: acme.messages.append(log.id, role="user", content="x").seq]) == [1]
 
 
-def test_a_signal_handler_that_writes_while_its_thread_waits_for_the_writer_is_refused_and_nobody_hangs(
+def test_a_signal_handler_that_writes_while_its_thread_waits_for_the_writer_is_refused_without_a_deadlock(
     tmp_path: Path,
 ) -> None:
-    said = run_script(WRITES_WHILE_WAITING, str(tmp_path / "a.db"))
-    assert said == "refused\n['hello']\n"
+    output = run_script(WRITES_WHILE_WAITING, str(tmp_path / "a.db"))
+    assert output == "refused\n['hello']\n"
 
 
 WRITES_WHILE_WAITING = """
@@ -260,7 +262,7 @@ CTRL_C = """
     from holdfast import Holdfast
     from holdfast.sync_runner import step
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has not
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # not installed if the tests run in the background
     hf = Holdfast(sys.argv[1])
     acme = hf.tenant("acme")
     session = acme.sessions.create()
@@ -309,8 +311,8 @@ CTRL_C = """
 
 
 def test_ctrl_c_while_waiting_withdraws_the_call_and_wakes_the_next(tmp_path: Path) -> None:
-    said = run_script(CTRL_C, str(tmp_path / "a.db"))
-    assert said == "interrupted\n['behind it', 'afterwards']\n"
+    output = run_script(CTRL_C, str(tmp_path / "a.db"))
+    assert output == "interrupted\n['behind it', 'afterwards']\n"
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -347,9 +349,9 @@ def test_cancelled_calls_are_whole_or_absent_and_answers_stay_with_their_request
                     else:
                         assert answer.id == name
                         assert answer.content == [{"type": "text", "text": name}]
-            there = await acme.messages._async.list(session.id)
-            assert [message.seq for message in there] == list(range(1, len(there) + 1))
-            assert (await acme.sessions._async.get(session.id)).message_count == len(there)
+            existing = await acme.messages._async.list(session.id)
+            assert [message.seq for message in existing] == list(range(1, len(existing) + 1))
+            assert (await acme.sessions._async.get(session.id)).message_count == len(existing)
             await handle.engine.close()
 
     asyncio.run(main())

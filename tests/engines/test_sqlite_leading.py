@@ -1,4 +1,4 @@
-"""Under asyncio, whoever asks first in a turn of the loop commits for everybody who asks in it."""
+"""Under asyncio, the first caller in an iteration of the loop commits for all callers of that iteration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast
-from holdfast.engines.sqlite.disk_latency import Pace
+from holdfast.engines.sqlite.disk_latency import DiskLatency
 from holdfast.errors import Closed
 from holdfast.testing.disk import Attempt, Disk
 from holdfast.types import AsyncMessages, Message
@@ -19,11 +19,11 @@ from tests.engines.sqlite_handles import on_disk_async
 @pytest.fixture(autouse=True)
 def a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls stay in the event loop, however busy this machine is."""
-    monkeypatch.setattr(Pace, "quick", lambda pace: True)
+    monkeypatch.setattr(DiskLatency, "quick", lambda pace: True)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
-def test_one_that_is_cancelled_takes_nobody_along_and_is_done_all_the_same(tmp_path: Path, cancelled: int) -> None:
+def test_a_cancelled_write_does_not_affect_the_others_and_is_still_executed(tmp_path: Path, cancelled: int) -> None:
     async def main() -> tuple[list[Any], list[Message]]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
@@ -38,15 +38,15 @@ def test_one_that_is_cancelled_takes_nobody_along_and_is_done_all_the_same(tmp_p
             await acme.messages.append(session, role="user", content="after")
             return answers, [*await acme.messages.list(session)]
 
-    answers, there = asyncio.run(main())
+    answers, existing = asyncio.run(main())
     assert [isinstance(answer, asyncio.CancelledError) for answer in answers].index(True) == cancelled
     assert [answer.seq for answer in answers if isinstance(answer, Message)] == [
         seq for seq in (1, 2, 3) if seq != cancelled + 1
     ]
-    assert [message.content[0]["text"] for message in there] == ["0", "1", "2", "after"]
+    assert [message.content[0]["text"] for message in existing] == ["0", "1", "2", "after"]
 
 
-def test_a_writer_that_never_pauses_lets_everybody_else_go_on(tmp_path: Path) -> None:
+def test_a_writer_that_never_pauses_does_not_starve_other_tasks(tmp_path: Path) -> None:
     async def main() -> int:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
@@ -112,7 +112,7 @@ def test_those_who_shared_a_commit_are_waited_for_if_they_come_a_little_later(
     assert asyncio.run(main()) <= most
 
 
-def test_who_writes_alone_after_many_did_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_single_writer_after_many_does_not_wait_for_others(tmp_path: Path) -> None:
     async def main() -> int:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
@@ -129,11 +129,11 @@ def test_an_error_reaches_who_asked_whether_first_or_not(tmp_path: Path) -> None
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")
             session = (await acme.sessions.create()).id
-            gone = (await acme.sessions.create()).id
-            await acme.sessions.delete(gone)
-            asked = [gone, session, gone, session]
+            removed = (await acme.sessions.create()).id
+            await acme.sessions.delete(removed)
+            asked = [removed, session, removed, session]
             return await asyncio.gather(
-                *(acme.messages.append(each, role="user", content="x") for each in asked), return_exceptions=True
+                *(acme.messages.append(item, role="user", content="x") for item in asked), return_exceptions=True
             )
 
     first, second, third, fourth = asyncio.run(main())
@@ -162,7 +162,7 @@ def test_one_that_leads_while_the_handle_is_closed_gets_its_answer(tmp_path: Pat
 
 
 async def _turns_beside(messages: AsyncMessages, session: str, *, appends: int) -> int:
-    """How many turns of the loop somebody else gets while one appends so often without a pause."""
+    """Return how many iterations of the loop another task gets while a caller appends repeatedly without a pause."""
     turns = 0
 
     async def other() -> None:

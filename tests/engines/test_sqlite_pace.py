@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.engines.sqlite.disk_latency import BUSY_WAIT_S, QUICK_S, Pace
+from holdfast.engines.sqlite.disk_latency import BUSY_WAIT_S, QUICK_S, DiskLatency
 
 
 def test_a_pace_is_quick_until_calls_wait_and_again_when_they_no_longer_do() -> None:
-    pace = Pace()
+    pace = DiskLatency()
     assert pace.quick()
     pace.observe(BUSY_WAIT_S)
     assert not pace.quick()

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast import Holdfast
-from holdfast.drivers.apsw import KEPT_FROM, ApswConnection
+from holdfast.drivers.apsw import MIN_CACHED_CHARS, ApswConnection
 from holdfast.engines.sqlite.file import STATEMENTS
 
 APPENDS = STATEMENTS // 2 - 32
@@ -33,10 +33,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[apsw.Connection]:
 def prepared_anew(connections: list[apsw.Connection]) -> int:
     """How many statements of more than a few words were not found prepared so far."""
     stats: list[dict[str, Any]] = [connection.cache_stats() for connection in connections]
-    return sum(each["misses"] - each["no_cache"] for each in stats)
+    return sum(stat["misses"] - stat["no_cache"] for stat in stats)
 
 
-def test_what_was_run_before_many_appends_is_still_prepared_after_them(
+def test_a_statement_run_before_many_appends_is_still_prepared_after_them(
     tmp_path: Path, opened: list[apsw.Connection]
 ) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
@@ -63,7 +63,7 @@ def test_short_statements_push_nothing_out(tmp_path: Path) -> None:
     raw = apsw.Connection(str(tmp_path / "a.db"), statementcachesize=2)
     connection = ApswConnection(raw)
     long = "SELECT 'a statement of so many words'"
-    assert len(long) >= KEPT_FROM > len("ROLLBACK TO holdfast_100")
+    assert len(long) >= MIN_CACHED_CHARS > len("ROLLBACK TO holdfast_100")
     connection.execute(long)
     for _ in range(10):
         connection.execute("BEGIN IMMEDIATE")

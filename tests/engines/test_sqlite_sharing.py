@@ -1,4 +1,4 @@
-"""Many callers of one SQLite file: threads, tasks and processes share commits, and nobody pays for anybody else."""
+"""Many callers of one SQLite file: threads, tasks and processes share commits, and failures affect only their own caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.engines.sqlite import writer as sqlite_writer
 from holdfast.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from holdfast.ids import SeededIds
 from holdfast.sync_runner import step
-from holdfast.testing.disk import Attempt, Disk, Fault
+from holdfast.testing.disk import Attempt, Disk, DiskFault
 from tests.engines.scripts import finish_all, start_script
 from tests.engines.sqlite_handles import in_threads, on_disk, on_disk_async
 from tests.faults.turns import together
@@ -38,9 +38,9 @@ def slow_flush(kind: Attempt, file: str) -> None:
 
 def check_log(handle: Any, session_id: str, messages: int) -> None:
     """Every place of the log is taken once, and the counters agree."""
-    there = handle.tenant("acme").messages.list(session_id)
-    assert [message.seq for message in there] == list(range(1, messages + 1))
-    assert len({message.id for message in there}) == messages
+    existing = handle.tenant("acme").messages.list(session_id)
+    assert [message.seq for message in existing] == list(range(1, messages + 1))
+    assert len({message.id for message in existing}) == messages
     assert handle.tenant("acme").sessions.get(session_id).message_count == messages
 
 
@@ -53,8 +53,8 @@ def test_threads_that_write_at_once_share_commits(tmp_path: Path) -> None:
         names = [[ids.new() for _ in range(EACH)] for _ in range(THREADS)]
 
         def write(mine: list[str]) -> None:
-            for each in mine:
-                acme.messages.append(session.id, role="user", content="x", id=each)
+            for item in mine:
+                acme.messages.append(session.id, role="user", content="x", id=item)
 
         before = disk.count("sync")
         assert in_threads([lambda mine=mine: write(mine) for mine in names]) == [None] * THREADS
@@ -77,14 +77,14 @@ def test_tasks_that_write_at_once_share_commits(tmp_path: Path, watch: Any) -> N
             names = [[ids.new() for _ in range(EACH)] for _ in range(THREADS)]
 
             async def write(mine: list[str]) -> None:
-                for each in mine:
-                    await acme.messages._async.append(session.id, role="user", content="x", id=each)
+                for item in mine:
+                    await acme.messages._async.append(session.id, role="user", content="x", id=item)
 
             before = disk.count("sync")
             await asyncio.gather(*[write(mine) for mine in names])
             flushes = disk.count("sync") - before
-            there = await acme.messages._async.list(session.id)
-            assert [message.seq for message in there] == list(range(1, THREADS * EACH + 1))
+            existing = await acme.messages._async.list(session.id)
+            assert [message.seq for message in existing] == list(range(1, THREADS * EACH + 1))
             await handle.engine.close()
             return flushes
 
@@ -149,7 +149,7 @@ def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_p
             handle = await on_disk_async(tmp_path, disk)
             acme = handle.tenant("acme")
             session = await acme.sessions._async.create()
-            disk.fail(Fault(error="EIO", first=1, last=None, kinds=frozenset({"sync"})))
+            disk.fail(DiskFault(error="EIO", first=1, last=None, kinds=frozenset({"sync"})))
             appends = [acme.messages._async.append(session.id, role="user", content="x") for _ in range(together)]
             answers = await asyncio.gather(*appends, return_exceptions=True)
             disk.repair()
@@ -162,7 +162,7 @@ def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_p
     assert all(answer.id in str(answer) and "disk failed" in str(answer) for answer in answers)
 
 
-def test_a_call_that_breaks_in_the_middle_undoes_itself_and_nobody_else(tmp_path: Path) -> None:
+def test_a_call_that_fails_halfway_is_rolled_back_without_affecting_others(tmp_path: Path) -> None:
     """A defect in one call, after it has already written, must not take its neighbours in the commit with it."""
     with Disk() as disk:
         handle = on_disk(tmp_path, disk)
@@ -208,8 +208,8 @@ def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None
 
     Of two libraries, too: in processes of their own they see each other's locks.
     """
-    path, each = tmp_path / "a.db", 60
-    processes = [start_script(PROCESS, str(path), str(each), library) for library in ("apsw", "stdlib") * 2]
+    path, item = tmp_path / "a.db", 60
+    processes = [start_script(PROCESS, str(path), str(item), library) for library in ("apsw", "stdlib") * 2]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -221,7 +221,7 @@ def test_processes_create_and_fill_one_new_file_together(tmp_path: Path) -> None
     with Holdfast(str(path)) as hf:
         session = hf.tenant("acme").sessions.find("shared")
         assert session is not None
-        check_log(hf, session.id, 4 * each)
+        check_log(hf, session.id, 4 * item)
 
 
 def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_asynchronous_readers_never_wait_for_a_writer(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> None:
+def test_the_event_loop_is_not_blocked_while_another_program_writes(tmp_path: Path) -> None:
     """The loop itself ends the other's transaction, so a loop that stood still would wait for the whole busy time."""
 
     async def main() -> float:
@@ -333,35 +333,38 @@ def test_the_event_loop_goes_on_while_another_program_writes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_the_event_loop_goes_on_when_another_program_comes_in_between_two_tries(tmp_path: Path, together: int) -> None:
-    """Appends whose ids are there already are tried again in a new transaction, for which somebody else was quicker."""
+def test_the_event_loop_is_not_blocked_when_another_program_writes_between_two_attempts(
+    tmp_path: Path, together: int
+) -> None:
+    """Appends whose ids already exist are retried in a new transaction, before which another caller wrote."""
     other = apsw.Connection(str(tmp_path / "a.db"))
 
     async def main() -> float:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             messages = hf.tenant("acme").messages
             session = await hf.tenant("acme").sessions.create()
-            there = [await messages.append(session.id, role="user", content="x") for _ in range(together)]
+            existing = [await messages.append(session.id, role="user", content="x") for _ in range(together)]
             connection = hf._engine._connection
             real, come_in = connection.execute, [True]
 
             def execute(sql: str, args: Any = ()) -> Any:
-                found = real(sql, args)
+                result = real(sql, args)
                 if sql == "ROLLBACK" and come_in:
                     come_in.clear()
                     other.execute("BEGIN IMMEDIATE").fetchall()
-                return found
+                return result
 
             connection.execute = execute  # type: ignore[method-assign]
             started = time.monotonic()
             again = [
-                asyncio.create_task(messages.append(session.id, role="user", content="x", id=each.id)) for each in there
+                asyncio.create_task(messages.append(session.id, role="user", content="x", id=item.id))
+                for item in existing
             ]
             await asyncio.sleep(0.05)
-            assert not any(each.done() for each in again)
+            assert not any(item.done() for item in again)
             assert not come_in
             other.execute("COMMIT").fetchall()
-            assert [(await each).seq for each in again] == [each.seq for each in there]
+            assert [(await item).seq for item in again] == [item.seq for item in existing]
             connection.execute = real  # type: ignore[method-assign]
             return time.monotonic() - started
 
@@ -404,7 +407,7 @@ def test_an_asynchronous_writer_that_waited_long_enough_is_told_too(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_new_file_that_somebody_holds_is_unavailable(tmp_path: Path) -> None:
+def test_a_new_file_locked_by_another_process_is_unavailable(tmp_path: Path) -> None:
     with somebody_writing(tmp_path / "a.db"), pytest.raises(Unavailable):
         Holdfast(str(tmp_path / "a.db"))
     Holdfast(str(tmp_path / "a.db")).close()

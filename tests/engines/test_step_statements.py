@@ -21,10 +21,10 @@ Write = Callable[[Connection, Sequence[NewStep]], Awaitable[list[CommittedStep |
 
 async def alone(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
     """Each by itself."""
-    return [(await step_log._bare(connection, [step]))[0] for step in steps]
+    return [(await step_log._write_bare(connection, [step]))[0] for step in steps]
 
 
-WAYS: dict[str, Write] = {"alone": alone, "together": step_log._bare, "with any": step_log.write_steps}
+WAYS: dict[str, Write] = {"alone": alone, "together": step_log._write_bare, "with any": step_log.write_steps}
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def acme(postgres_url: str) -> Iterator[TenantHandle]:
 
 def claimed(acme: TenantHandle) -> Run:
     """A run that is held."""
-    found = acme.leases.claim("w", run_id=acme.runs.start(acme.sessions.create().id).id, ttl_ms=60_000)
-    assert found is not None
-    return found
+    lease = acme.leases.claim("w", run_id=acme.runs.start(acme.sessions.create().id).id, ttl_ms=60_000)
+    assert lease is not None
+    return lease
 
 
 def new(acme: TenantHandle, run: Run, iteration: int = 1, **more: Any) -> NewStep:
     """A step without messages and outcomes."""
-    given: dict[str, Any] = {"epoch": run.epoch, "state": {"at": iteration}, "usage": None}
-    given |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "ends": [], **more}
-    return step_log.new_step(acme.runs._async._scope, run.id, iteration=iteration, **given)
+    arguments: dict[str, Any] = {"epoch": run.epoch, "state": {"at": iteration}, "usage": None}
+    arguments |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "exit": [], **more}
+    return step_log.new_step(acme.runs._async._scope, run.id, iteration=iteration, **arguments)
 
 
 def written(acme: TenantHandle, write: Write, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
@@ -57,11 +57,11 @@ def stored(url: str, run: Run) -> tuple[Any, Any]:
     with psycopg.connect(url) as raw:
         (of_run,) = raw.execute("SELECT to_jsonb(r) FROM runs AS r WHERE id = %s", [run.id]).fetchall()
         steps = raw.execute("SELECT to_jsonb(s) FROM run_steps AS s WHERE run_id = %s ORDER BY iteration", [run.id])
-        found = [of_run[0], *(row[0] for row in steps.fetchall())]
-    for each in found:
+        result = [of_run[0], *(row[0] for row in steps.fetchall())]
+    for item in result:
         for name in ("id", "run_id", "session_id", "started_at"):
-            each.pop(name, None)
-    return found[0], found[1:]
+            item.pop(name, None)
+    return result[0], result[1:]
 
 
 @pytest.mark.parametrize(
@@ -77,21 +77,21 @@ def stored(url: str, run: Run) -> tuple[Any, Any]:
 def test_all_statements_write_the_same(acme: TenantHandle, postgres_url: str, more: dict[str, Any]) -> None:
     runs = {way: [claimed(acme), claimed(acme)] for way in WAYS}
     now = acme.runs._async._scope.clock.now_us()
-    steps = {way: [structs.replace(new(acme, run, **more), now_us=now) for run in each] for way, each in runs.items()}
+    steps = {way: [structs.replace(new(acme, run, **more), now_us=now) for run in item] for way, item in runs.items()}
     made = {way: written(acme, WAYS[way], steps[way]) for way in WAYS}
-    found = [stored(postgres_url, run) for way in WAYS for run in runs[way]]
-    assert all(each == found[0] for each in found)
-    assert found[0][1][0]["iteration"] == found[0][0]["iteration"] == 1
+    actual = [stored(postgres_url, run) for way in WAYS for run in runs[way]]
+    assert all(item == actual[0] for item in actual)
+    assert actual[0][1][0]["iteration"] == actual[0][0]["iteration"] == 1
     for way in WAYS:
-        for run, done in zip(runs[way], made[way], strict=True):
-            assert done is not None
-            assert done.step == acme.steps.get(run.id, 1)
-            assert done.messages == []
+        for run, completed in zip(runs[way], made[way], strict=True):
+            assert completed is not None
+            assert completed.step == acme.steps.get(run.id, 1)
+            assert completed.messages == []
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wrong", ["epoch", "iteration", "again", "status", "session", "tenant"])
-def test_what_does_not_fit_changes_nothing_and_takes_nobody_with_it(
+def test_a_write_that_does_not_fit_changes_nothing_and_does_not_affect_others(
     acme: TenantHandle, postgres_url: str, way: str, wrong: str
 ) -> None:
     bad, good = claimed(acme), claimed(acme)
@@ -110,8 +110,8 @@ def test_what_does_not_fit_changes_nothing_and_takes_nobody_with_it(
         step = replace(step, tenant="zenith")
     before = stored(postgres_url, bad)
     steps = [step] if wrong == "tenant" else [new(acme, good), step]  # those of a group are of one tenant
-    done = written(acme, WAYS[way], steps)
-    assert [each is None for each in done] == [step is steps[-1] for step in steps]
+    completed = written(acme, WAYS[way], steps)
+    assert [item is None for item in completed] == [step is steps[-1] for step in steps]
     assert stored(postgres_url, bad) == before
     assert acme.runs.get(good.id).iteration == (0 if wrong == "tenant" else 1)
 
@@ -125,7 +125,7 @@ def test_where_a_person_has_decided_meanwhile_the_whole_statement_takes_it_in(ac
         assert written(acme, WAYS[way], [step]) == [None]
     assert acme.runs.get(run.id).iteration == 0
     acme.runs.step(run.id, epoch=run.epoch, iteration=1, state={})
-    assert [each.step for each in acme.tool_calls.list(run.id)] == [1]
+    assert [call.step for call in acme.tool_calls.list(run.id)] == [1]
 
 
 def test_a_step_with_outcomes_goes_by_no_bare_statement(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,9 @@ def test_a_step_with_outcomes_goes_by_no_bare_statement(acme: TenantHandle, monk
     async def none(*_: object) -> list[None]:
         raise AssertionError("it is not bare")
 
-    monkeypatch.setattr(step_log, "_bare", none)
+    monkeypatch.setattr(step_log, "_write_bare", none)
     acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="1", tool_name="t", tool_input={})])
-    done = acme.runs.step(run.id, epoch=run.epoch, iteration=1, state={}, tool_calls=[ToolOutcome(id="1", result=1)])
-    assert done.step.iteration == 1
+    completed = acme.runs.step(
+        run.id, epoch=run.epoch, iteration=1, state={}, tool_calls=[ToolOutcome(id="1", result=1)]
+    )
+    assert completed.step.iteration == 1

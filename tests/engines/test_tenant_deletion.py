@@ -205,31 +205,31 @@ def test_a_deletion_on_sqlite_works_outside_of_the_event_loop(tmp_path: Path, mo
 
 def test_a_name_can_be_used_again_by_handles_that_were_open_all_the_time(url: str) -> None:
     with Holdfast(url, pool=POOL) as hf, Holdfast(url, pool=POOL) as other:
-        here, there = hf.tenant("acme"), other.tenant("acme")
+        here, existing = hf.tenant("acme"), other.tenant("acme")
         session = fill(hf, "acme")
-        assert there.sessions.get(session).id == session
+        assert existing.sessions.get(session).id == session
         hf.tenants.delete("acme", cascade=True)
-        for handle in (here, there):
+        for handle in (here, existing):
             with pytest.raises(NotFound):
                 handle.sessions.get(session)
             handle.sessions.create(key="new")
-            assert [each.message_count for each in handle.sessions.list()] == [0]
+            assert [item.message_count for item in handle.sessions.list()] == [0]
             hf.tenants.delete("acme", cascade=True)
 
 
 def test_handles_of_other_processes_see_nothing_once_the_sessions_are_hidden(url: str, small_steps: None) -> None:
     with Holdfast(url, pool=POOL) as hf, Holdfast(url, pool=POOL) as other:
-        there = other.tenant("acme")
+        existing = other.tenant("acme")
         session = fill(hf, "acme")
-        assert len(there.messages.list(session)) == 5
+        assert len(existing.messages.list(session)) == 5
         dying: Any = Dying(hf._engine, 3)  # the mark, and two sessions hidden at a time
         with pytest.raises(Unavailable):
             tenants.Tenants(tenants.AsyncTenants(dying, hf._setting)).delete("acme", cascade=True)
-        assert there.sessions.list() == []
-        assert there.messages.search("word") == []
+        assert existing.sessions.list() == []
+        assert existing.messages.search("word") == []
         reads: list[Callable[[], Any]] = [
-            lambda: there.messages.list(session),
-            lambda: there.messages.append(session, role="user", content="late"),
+            lambda: existing.messages.list(session),
+            lambda: existing.messages.append(session, role="user", content="late"),
         ]
         for read in reads:
             with pytest.raises(HoldfastError):
@@ -254,12 +254,12 @@ def test_what_a_writer_commits_while_it_is_waited_for_goes_too(postgres_url: str
         )
         scope = Scope("acme", hf._setting)
         with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(lambda: step(tenants._remove_rest(PsycopgConnection(deleter), scope)))
+            completed = thread.submit(lambda: step(tenants._remove_rest(PsycopgConnection(deleter), scope)))
             blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s"
             while not watcher.execute(blocked, (deleter.info.backend_pid,)).fetchall():
-                assert not done.done(), "it did not wait"
+                assert not completed.done(), "it did not wait"
             writer.commit()
-            done.result()
+            completed.result()
         deleter.commit()
         for table in ("crewai_flow", "crewai_flow_state", "tenants"):
             assert watcher.execute(f"SELECT COUNT(*) FROM {table}".encode()).fetchall() == [(0,)], table

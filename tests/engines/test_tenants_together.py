@@ -22,8 +22,8 @@ TENANTS = [f"tenant-{number}" for number in range(20)]
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "agents.db")
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    result: str = request.getfixturevalue("postgres_url")
+    return result
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -47,17 +47,17 @@ def test_appends_of_many_tenants_are_each_in_their_own_tenant(several: bool, url
             appends = [append(number, session) for number, session in enumerate(sessions)]
             missing = append(3, RandomIds().new())
             more = tenants[5].messages.append(sessions[5], role="user", content="more", token_count=0)
-            *done, absent, last = await soon(asyncio.gather(*appends, missing, more, return_exceptions=True), 60)
+            *completed, absent, last = await soon(asyncio.gather(*appends, missing, more, return_exceptions=True), 60)
             assert isinstance(absent, NotFound)
-            done[5] = sorted([*done[5], last], key=lambda message: message.seq)
+            completed[5] = sorted([*completed[5], last], key=lambda message: message.seq)
             for number, (tenant, session) in enumerate(zip(tenants, sessions, strict=True)):
-                assert list(await tenant.messages.list(session)) == list(done[number])
-                own = [message for message in done[number] if message.id in ids]
-                assert [each.content[0]["text"] for each in own] == [
+                assert list(await tenant.messages.list(session)) == list(completed[number])
+                own = [message for message in completed[number] if message.id in ids]
+                assert [item.content[0]["text"] for item in own] == [
                     f"{TENANTS[number]} {n}" for n in range(2 if several else 1)
                 ]
                 counted = await tenant.sessions.get(session)
-                assert (counted.message_count, counted.token_count) == (len(done[number]), number * len(own))
+                assert (counted.message_count, counted.token_count) == (len(completed[number]), number * len(own))
 
     asyncio.run(main())
 

@@ -9,14 +9,14 @@ import apsw
 
 from holdfast.drivers.apsw import ApswConnection
 from holdfast.errors import HoldfastError
-from holdfast.testing.disk import Disk, Operation
-from holdfast.testing.sqlite_state import SmallLog
+from holdfast.testing.disk import Disk, DiskOperation
+from holdfast.testing.sqlite_state import SmallWalFile
 
 LOG_HEADER_BYTES = 32
 
 
-class FailingFile(SmallLog):
-    """A file whose connections say what SQLite says.
+class FailingFile(SmallWalFile):
+    """A file whose connections say what SQLite reported.
 
     When a commit is done, SQLite may go on to move the log into the file, and keeps a failure of that to itself: the log has
     everything. A file layer written in Python cannot fail that quietly, so the error is taken back here.
@@ -46,7 +46,7 @@ class FailingConnection(ApswConnection):
             raise
 
 
-def is_committed(operations: Sequence[Operation]) -> bool:
+def is_committed(operations: Sequence[DiskOperation]) -> bool:
     """Whether a commit had written its pages to the log and flushed them when the disk failed."""
     log = [operation for operation in operations if operation.file.endswith("-wal")]
     has_pages = any(operation.kind == "write" and operation.at >= LOG_HEADER_BYTES for operation in log)

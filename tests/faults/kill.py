@@ -1,6 +1,6 @@
 """Writers in processes of their own, to be killed at any moment, and the ledger of what they were promised.
 
-A writer says on a pipe what it is about to append, appends it, and says that it was acknowledged. When it is killed, the
+A writer reports on a pipe that it is about to append, appends, and reports the acknowledgement. When it is killed, the
 ledger on the other side knows which appends must be there, and which may be.
 
 All writers are forked from one nursery process that has imported everything already, so starting one costs
@@ -64,7 +64,7 @@ class Line(Struct, frozen=True):
 
 
 class Ledger:
-    """What writers tried and what was acknowledged."""
+    """The messages that writers tried to append, and the acknowledged ones."""
 
     def __init__(self) -> None:
         self._tried: dict[str, list[list[str]]] = {}
@@ -81,34 +81,36 @@ class Ledger:
 
     def problems(self, tenant: TenantHandle) -> list[str]:
         """What the database does not hold as promised: lost, duplicate, foreign, half done, or miscounted."""
-        found: list[str] = []
+        result: list[str] = []
         for session, calls in self._tried.items():
-            found += self._session_problems(tenant, session, calls)
-        return found
+            result += self._session_problems(tenant, session, calls)
+        return result
 
     def _session_problems(self, tenant: TenantHandle, session: str, calls: Sequence[Sequence[str]]) -> list[str]:
-        counted, there = _at_rest(tenant, session)
-        seqs = {message.id: message.seq for message in there}
-        found = [
-            f"lost: {each} was acknowledged at {seq} and is at {seqs.get(each)}"
-            for each, seq in self._acknowledged.get(session, {}).items()
-            if seqs.get(each) != seq
+        counted, existing = _at_rest(tenant, session)
+        seqs = {message.id: message.seq for message in existing}
+        result = [
+            f"lost: {item} was acknowledged at {seq} and is at {seqs.get(item)}"
+            for item, seq in self._acknowledged.get(session, {}).items()
+            if seqs.get(item) != seq
         ]
         for ids in calls:
-            if sum(each in seqs for each in ids) not in (0, len(ids)):
-                found.append(f"half done: of {ids} only {[each for each in ids if each in seqs]} are there")
-        tried = {each for ids in calls for each in ids}
-        found += [f"nobody wrote {each}" for each in seqs if each not in tried]
-        found += [
-            f"not as written: {each.id}" for each in there if each.content != [{"type": "text", "text": _text(each.id)}]
+            if sum(item in seqs for item in ids) not in (0, len(ids)):
+                result.append(f"half done: of {ids} only {[item for item in ids if item in seqs]} are there")
+        tried = {item for ids in calls for item in ids}
+        result += [f"no writer wrote {item}" for item in seqs if item not in tried]
+        result += [
+            f"not as written: {item.id}"
+            for item in existing
+            if item.content != [{"type": "text", "text": _text(item.id)}]
         ]
-        if [message.seq for message in there] != list(range(1, len(there) + 1)):
-            found.append(f"the places of {session} have gaps: {[message.seq for message in there]}")
-        if (counted.message_count, counted.token_count) != (len(there), len(there)):
-            found.append(
-                f"{session} counts {counted.message_count} messages, {counted.token_count} tokens, of {len(there)}"
+        if [message.seq for message in existing] != list(range(1, len(existing) + 1)):
+            result.append(f"the places of {session} have gaps: {[message.seq for message in existing]}")
+        if (counted.message_count, counted.token_count) != (len(existing), len(existing)):
+            result.append(
+                f"{session} counts {counted.message_count} messages, {counted.token_count} tokens, of {len(existing)}"
             )
-        return found
+        return result
 
 
 class Writers:
@@ -201,11 +203,11 @@ def _say(line: Line) -> None:
 
 
 def _at_rest(tenant: TenantHandle, session: str) -> tuple[Session, Sequence[Message]]:
-    """A session and its messages at one moment: a server finishes what it began for a writer that is dead already."""
+    """A session and its messages at one moment: a server finishes requests of a writer that is already dead."""
     while True:
-        before, there = tenant.sessions.get(session), tenant.messages.list(session)
+        before, existing = tenant.sessions.get(session), tenant.messages.list(session)
         if tenant.sessions.get(session) == before:
-            return before, there
+            return before, existing
 
 
 def _text(message_id: str) -> str:
@@ -224,7 +226,7 @@ class _Pen:
         self._turn += 1
         ids = [self._ids.new() for _ in range(SEVERAL if self._turn % 3 == 0 else 1)]
         _say(Line("trying", self._writer, self._session, ids))
-        return [NewMessage(role="user", content=_text(each), id=each, token_count=1) for each in ids]
+        return [NewMessage(role="user", content=_text(item), id=item, token_count=1) for item in ids]
 
     def done(self, ids: list[str], seqs: list[int]) -> None:
         _say(Line("acknowledged", self._writer, self._session, ids, seqs))
@@ -241,12 +243,12 @@ def _write_in_threads(writer: int, work: Work) -> None:
         while True:
             new = pen.next()
             try:
-                done = handle.messages.append_many(session, new)
+                messages = handle.messages.append_many(session, new)
             except Exception as error:
                 pen.refused(error)
                 pause.wait(PAUSE_S)
                 continue
-            pen.done([each.id for each in done], [each.seq for each in done])
+            pen.done([item.id for item in messages], [item.seq for item in messages])
 
     places = [work.sessions[number % len(work.sessions)] for number in range(work.width)]
     threads = [threading.Thread(target=write, args=(_Pen(writer, place), place)) for place in places]
@@ -263,12 +265,12 @@ async def _write_in_tasks(writer: int, work: Work) -> None:
         while True:
             new = pen.next()
             try:
-                done = await handle.messages.append_many(session, new)
+                messages = await handle.messages.append_many(session, new)
             except Exception as error:
                 pen.refused(error)
                 await asyncio.sleep(PAUSE_S)
                 continue
-            pen.done([each.id for each in done], [each.seq for each in done])
+            pen.done([item.id for item in messages], [item.seq for item in messages])
 
     places = [work.sessions[number % len(work.sessions)] for number in range(work.width)]
     await asyncio.gather(*[write(_Pen(writer, place), place) for place in places])

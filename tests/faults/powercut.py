@@ -1,8 +1,8 @@
-"""Power cuts, enumerated: after every operation of a workload, in every way a disk may lose what was not flushed.
+"""Enumerated power cuts: after every operation of a workload, with every way in which a disk may lose unflushed writes.
 
 A workload is run twice: in memory, to learn the exact state after each call, and on a recording disk, to learn which
 operations it makes and after which of them each call was acknowledged. Then the power goes after operation 0, 1, 2 ... to the
-end; the real engine opens what is left, and the state must be exactly the one after some number of calls: at least all
+end; the real engine opens the remaining files, and the state must be exactly the one after some number of calls: at least all
 acknowledged ones, at most all that were begun. Anything else is a problem, and its place and seed replay it.
 """
 
@@ -27,17 +27,17 @@ from holdfast.engines.sqlite.file import Durability, SqliteFile
 from holdfast.errors import HoldfastError
 from holdfast.handles import Holdfast
 from holdfast.ids import SeededIds
-from holdfast.testing.disk import Disk, Operation, Variant, Wreck
-from holdfast.testing.sqlite_state import Damaged, SmallLog, State, quick_folder, read_state, state_of
+from holdfast.testing.disk import CrashImage, Disk, DiskOperation, Variant
+from holdfast.testing.sqlite_state import DatabaseDamaged, SmallWalFile, State, quick_folder, read_state, state_of
 from tests.workloads.workloads import World, calls, on_engine
 
 DATABASE = "cut.db"
 
 
 class Recording(Struct, frozen=True):
-    """What a workload did to the disk, and what it was told."""
+    """The operations of a workload on the disk, and the answers it got."""
 
-    operations: list[Operation]
+    operations: list[DiskOperation]
     methods: list[str]
     begun: list[int]
     """For each call, the operations there were when it began."""
@@ -46,7 +46,7 @@ class Recording(Struct, frozen=True):
     states: list[State]
     """The state before the first call, and after each."""
     files: dict[str, bytes] = {}
-    """What was on the disk before."""
+    """The files on the disk before the workload."""
 
     def legal(self, cut: int) -> range:
         """How many calls may have happened if the power goes after operation ``cut``."""
@@ -98,7 +98,7 @@ def record(
     acknowledged: list[int] = []
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder, Disk() as disk:
         path = os.path.join(folder, DATABASE)
-        handle = on_engine(engine(SmallLog(path, pages=log_pages, durability=durability, vfs=disk.name)))
+        handle = on_engine(engine(SmallWalFile(path, pages=log_pages, durability=durability, vfs=disk.name)))
         for call, expected in zip(calls(World(handle, Random(seed)), count, stores), answers, strict=True):
             begun.append(disk.position)
             answer = call.make(handle)
@@ -111,14 +111,14 @@ def record(
 
 def operations_of(recording: Recording, methods: Collection[str], *, most: int = 2) -> dict[int, str]:
     """The operations of the first calls of each of these methods that changed something, each with its method."""
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     times: Counter[str] = Counter()
     for number, method in enumerate(recording.methods):
         changed = recording.states[number] != recording.states[number + 1]
         if method in methods and changed and times[method] < most:
             times[method] += 1
-            found |= dict.fromkeys(range(recording.begun[number], recording.acknowledged[number] + 1), method)
-    return found
+            result |= dict.fromkeys(range(recording.begun[number], recording.acknowledged[number] + 1), method)
+    return result
 
 
 def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None) -> Iterator[Cut]:
@@ -126,7 +126,7 @@ def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection
 
     The variants that depend on chance are drawn ``rounds`` times each.
     """
-    wreck = Wreck(recording.files)
+    wreck = CrashImage(recording.files)
     if within is None or 0 in within:
         yield Cut(0, "dropped", seed, wreck.files("dropped", Random(seed)))
     for after, operation in enumerate(recording.operations, 1):
@@ -142,7 +142,7 @@ def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection
 def enumerate_cuts(
     recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None
 ) -> Report:
-    """Cut the power everywhere in a recording, or after some of its operations, and check each time what is left."""
+    """Cut the power after every operation of a recording, or after some of them, and check the result each time."""
     report = Report()
     seen: dict[bytes, State | str] = {}
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
@@ -158,17 +158,17 @@ def enumerate_cuts(
 
 
 def judge(recording: Recording, after: int, found: State | str) -> str | None:
-    """What is wrong with the state found after a cut, if anything is."""
+    """Return the error in the state after a cut, or ``None``."""
     if isinstance(found, str):
         return found
     legal = recording.legal(after)
     if any(recording.states[calls_made] == found for calls_made in legal):
         return None
-    known = [number for number, state in enumerate(recording.states) if state == found]
-    if not known:
+    initial = [number for number, state in enumerate(recording.states) if state == found]
+    if not initial:
         return f"half done: not the state after any call; legal are those after {legal}"
-    methods = recording.methods[known[-1] : legal.start]
-    return f"lost: the state after {known[-1]} calls, but {legal.start} were acknowledged; missing {methods}"
+    methods = recording.methods[initial[-1] : legal.start]
+    return f"lost: the state after {initial[-1]} calls, but {legal.start} were acknowledged; missing {methods}"
 
 
 def recover(files: Mapping[str, bytes], folder: Path) -> State | str:
@@ -179,11 +179,11 @@ def recover(files: Mapping[str, bytes], folder: Path) -> State | str:
     try:
         with Holdfast(str(path), clock=FixedClock(), ids=SeededIds(2)) as hf:
             state = read_state(path)
-            hf.tenants.create("after the cut")  # what was recovered can be written to
+            hf.tenants.create("after the cut")  # the recovered database accepts writes
         return state
     except HoldfastError as error:
         return f"cannot be opened: {type(error).__name__}: {error}"
-    except Damaged as error:
+    except DatabaseDamaged as error:
         return str(error)
     finally:
         for left in folder.iterdir():

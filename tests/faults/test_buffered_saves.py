@@ -17,25 +17,25 @@ from tests.workloads import workloads
 @pytest.fixture(scope="module")
 def saves() -> Recording:
     """Nothing but saves: of new sessions, of histories that grow, and of truncated ones."""
-    wanted = {"sessions.create", "sessions.buffered"}
-    makers = {method: maker for method, maker in workloads.MAKERS.items() if method in wanted}
+    expected = {"sessions.create", "sessions.buffered"}
+    makers = {method: maker for method, maker in workloads.MAKERS.items() if method in expected}
     with mock.patch.dict(workloads.MAKERS, makers, clear=True):
         return powercut.record(5, count=16, log_pages=24)
 
 
 @pytest.fixture(scope="module")
 def wrecks(saves: Recording) -> list[tuple[Cut, State | str]]:
-    """What is found after each cut from the first call on; how the file comes into being is tried elsewhere."""
+    """The state after each cut from the first call on; cuts during the creation of the file are tested elsewhere."""
     seen: dict[tuple[tuple[str, bytes], ...], State | str] = {}
-    found = []
+    result = []
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder:
         for cut in powercut.cuts(saves, seed=1):
             if cut.after >= saves.begun[0]:
                 files = tuple(sorted(cut.files.items()))
                 if files not in seen:
                     seen[files] = powercut.recover(cut.files, Path(folder))
-                found.append((cut, seen[files]))
-    return found
+                result.append((cut, seen[files]))
+    return result
 
 
 def test_the_workload_saves_in_every_way(saves: Recording) -> None:
@@ -48,7 +48,7 @@ def test_the_workload_saves_in_every_way(saves: Recording) -> None:
 
 
 def test_a_save_is_whole_or_absent_at_every_cut(saves: Recording, wrecks: list[tuple[Cut, State | str]]) -> None:
-    problems = [(str(cut), said) for cut, found in wrecks if (said := powercut.judge(saves, cut.after, found))]
+    problems = [(str(cut), output) for cut, actual in wrecks if (output := powercut.judge(saves, cut.after, actual))]
     assert problems == []
     assert len(wrecks) > 400
 
@@ -60,7 +60,7 @@ def test_a_save_without_one_of_its_tables_would_be_found(
     before = saves.states[0][table]
     without = [{**state, table: before} for state in saves.states]
     torn = Recording(saves.operations, saves.methods, saves.begun, saves.acknowledged, without)
-    assert any("half done" in (powercut.judge(torn, cut.after, found) or "") for cut, found in wrecks)
+    assert any("half done" in (powercut.judge(torn, cut.after, actual) or "") for cut, actual in wrecks)
 
 
 def test_a_save_is_one_flush_however_much_is_saved(saves: Recording) -> None:

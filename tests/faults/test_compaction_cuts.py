@@ -96,7 +96,7 @@ def test_a_compaction_and_its_rollback_are_whole_or_absent_at_any_cut(way: str) 
     assert report.points >= 250
 
 
-def test_what_is_undone_is_what_it_was_in_every_table() -> None:
+def test_undoing_restores_every_table() -> None:
     """The state after all is undone differs from the one before in nothing but what says that something was done."""
     recording = recorded([summarise, undo], forked=False)
     before, compacted, after = recording.states

@@ -8,29 +8,29 @@ from random import Random
 import apsw
 import pytest
 
-from holdfast.testing.disk import SECTOR_BYTES, VARIANTS, Disk, Fault, Operation, Variant, Wreck
+from holdfast.testing.disk import SECTOR_BYTES, VARIANTS, CrashImage, Disk, DiskFault, DiskOperation, Variant
 
 OLD = bytes(4 * SECTOR_BYTES)
 NEW = bytes(range(256)) * 8  # as long as four sectors, and no byte of it is like its neighbour
 
 
-def a_wreck(*operations: Operation, files: dict[str, bytes] | None = None) -> Wreck:
-    wreck = Wreck(files)
+def a_wreck(*operations: DiskOperation, files: dict[str, bytes] | None = None) -> CrashImage:
+    wreck = CrashImage(files)
     for operation in operations:
         wreck.apply(operation)
     return wreck
 
 
-def content(wreck: Wreck, variant: Variant, seed: int = 0) -> bytes:
+def content(wreck: CrashImage, variant: Variant, seed: int = 0) -> bytes:
     return wreck.files(variant, Random(seed))["f"]
 
 
-WRITE = Operation("write", "f", 0, NEW)
-SYNC = Operation("sync", "f")
+WRITE = DiskOperation("write", "f", 0, NEW)
+SYNC = DiskOperation("sync", "f")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_was_flushed_survives_every_kind_of_cut(variant: Variant) -> None:
+def test_flushed_data_survives_every_kind_of_cut(variant: Variant) -> None:
     wreck = a_wreck(WRITE, SYNC, files={"f": OLD})
     assert {content(wreck, variant, seed) for seed in range(20)} == {NEW}
 
@@ -43,57 +43,61 @@ def test_an_unflushed_write_is_lost_or_kept_as_the_variant_says() -> None:
 
 def test_a_torn_write_ends_between_two_sectors() -> None:
     wreck = a_wreck(WRITE, files={"f": OLD})
-    found = {content(wreck, "torn", seed) for seed in range(60)}
-    assert found == {NEW[:n] + OLD[n:] for n in range(0, len(NEW) + 1, SECTOR_BYTES)}
+    actual = {content(wreck, "torn", seed) for seed in range(60)}
+    assert actual == {NEW[:n] + OLD[n:] for n in range(0, len(NEW) + 1, SECTOR_BYTES)}
 
 
 def test_scattered_writes_lose_any_sectors_and_never_part_of_one() -> None:
     wreck = a_wreck(WRITE, files={"f": OLD})
-    found = {content(wreck, "scattered", seed) for seed in range(300)}
-    assert len(found) == 16  # each of four sectors there or not
-    for each in found:
-        for at in range(0, len(each), SECTOR_BYTES):
+    actual = {content(wreck, "scattered", seed) for seed in range(300)}
+    assert len(actual) == 16  # each of four sectors there or not
+    for item in actual:
+        for at in range(0, len(item), SECTOR_BYTES):
             sector = slice(at, at + SECTOR_BYTES)
-            assert each[sector] in (OLD[sector], NEW[sector])
+            assert item[sector] in (OLD[sector], NEW[sector])
 
 
 def test_overlapping_writes_may_arrive_in_the_other_order() -> None:
     wreck = a_wreck(
-        Operation("write", "f", 0, b"first" * 4), Operation("write", "f", 0, b"later" * 4), files={"f": bytes(20)}
+        DiskOperation("write", "f", 0, b"first" * 4),
+        DiskOperation("write", "f", 0, b"later" * 4),
+        files={"f": bytes(20)},
     )
     assert {b"first" * 4, b"later" * 4} <= {content(wreck, "scattered", seed) for seed in range(50)}
 
 
-def test_noise_stays_inside_what_was_being_written() -> None:
-    wreck = a_wreck(Operation("write", "f", 600, NEW[:100]), files={"f": OLD})
-    found = {content(wreck, "noise", seed) for seed in range(100)}
-    assert any(each[600:700] not in (OLD[600:700], NEW[:100]) for each in found)
-    assert {each[:600] + each[700:] for each in found} == {OLD[:600] + OLD[700:]}
+def test_noise_stays_inside_the_interrupted_writes() -> None:
+    wreck = a_wreck(DiskOperation("write", "f", 600, NEW[:100]), files={"f": OLD})
+    actual = {content(wreck, "noise", seed) for seed in range(100)}
+    assert any(item[600:700] not in (OLD[600:700], NEW[:100]) for item in actual)
+    assert {item[:600] + item[700:] for item in actual} == {OLD[:600] + OLD[700:]}
 
 
 def test_a_flush_covers_only_its_own_file() -> None:
     wreck = a_wreck(
-        Operation("write", "f", 0, b"f"), Operation("write", "g", 0, b"g"), SYNC, files={"f": b"-", "g": b"-"}
+        DiskOperation("write", "f", 0, b"f"), DiskOperation("write", "g", 0, b"g"), SYNC, files={"f": b"-", "g": b"-"}
     )
     assert wreck.files("dropped", Random(0)) == {"f": b"f", "g": b"-"}
 
 
 def test_what_a_failed_flush_lost_never_arrives_by_a_later_one() -> None:
-    wreck = a_wreck(WRITE, Operation("failed_sync", "f"), Operation("write", "f", 0, b"x"), SYNC, files={"f": OLD})
+    wreck = a_wreck(
+        WRITE, DiskOperation("failed_sync", "f"), DiskOperation("write", "f", 0, b"x"), SYNC, files={"f": OLD}
+    )
     assert content(wreck, "kept") == b"x" + OLD[1:]
 
 
 def test_a_new_file_may_vanish_and_a_deleted_one_come_back_until_the_folder_is_flushed() -> None:
-    made = Operation("create", "new"), Operation("delete", "old")
+    made = DiskOperation("create", "new"), DiskOperation("delete", "old")
     wreck = a_wreck(*made, files={"old": b"old"})
     assert wreck.files("entries", Random(0)) == {"old": b"old"}
     assert wreck.files("dropped", Random(0)) == {"new": b""}
-    wreck.apply(Operation("sync", "new", folder=True))
+    wreck.apply(DiskOperation("sync", "new", folder=True))
     assert wreck.files("entries", Random(0)) == {"new": b""}
 
 
 def test_a_truncation_that_was_not_flushed_may_not_have_happened() -> None:
-    wreck = a_wreck(Operation("truncate", "f", 10), files={"f": OLD})
+    wreck = a_wreck(DiskOperation("truncate", "f", 10), files={"f": OLD})
     assert content(wreck, "dropped") == OLD
     assert {len(content(wreck, "scattered", seed)) for seed in range(20)} == {10, len(OLD)}
 
@@ -112,10 +116,10 @@ def test_a_recording_replays_to_the_very_files_that_are_there(tmp_path: Path) ->
         for n in range(50):
             connection.execute("INSERT INTO t VALUES (?)", (str(n) * 500,)).fetchall()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        found = a_wreck(*disk.operations).files("kept", Random(0))
-        there = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm")}
+        actual = a_wreck(*disk.operations).files("kept", Random(0))
+        existing = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm")}
         connection.close()
-    assert found == there
+    assert actual == existing
 
 
 def test_the_log_is_really_a_wal_shared_between_connections(tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_the_log_is_really_a_wal_shared_between_connections(tmp_path: Path) -> N
 def test_a_rule_fails_the_attempts_it_names_until_it_is_repaired(tmp_path: Path, error, kind, code) -> None:
     with Disk() as disk:
         connection = open_on(disk, tmp_path / "a.db")
-        disk.fail(Fault(error=error, first=1, last=None, kinds=frozenset({kind})))
+        disk.fail(DiskFault(error=error, first=1, last=None, kinds=frozenset({kind})))
         with pytest.raises(apsw.Error) as caught:
             connection.execute("INSERT INTO t VALUES (1)").fetchall()
         assert caught.value.extendedresult == code
@@ -155,7 +159,7 @@ def test_a_rule_fails_the_attempts_it_names_until_it_is_repaired(tmp_path: Path,
 def test_a_rule_for_one_attempt_fails_that_one_only(tmp_path: Path) -> None:
     with Disk() as disk:
         connection = open_on(disk, tmp_path / "a.db")
-        disk.fail(Fault(error="ENOSPC", first=len(disk.attempts) + 1, last=len(disk.attempts) + 1))
+        disk.fail(DiskFault(error="ENOSPC", first=len(disk.attempts) + 1, last=len(disk.attempts) + 1))
         with pytest.raises(apsw.FullError):
             connection.execute("INSERT INTO t VALUES (1)").fetchall()
         connection.execute("INSERT INTO t VALUES (2)").fetchall()
@@ -167,7 +171,7 @@ def test_a_short_read_is_seen_by_sqlite(tmp_path: Path) -> None:
         connection = open_on(disk, tmp_path / "a.db")
         connection.execute("INSERT INTO t VALUES (1)").fetchall()
         connection.close()
-        disk.fail(Fault(error="short", first=len(disk.attempts) + 1, last=None, kinds=frozenset({"read"})))
+        disk.fail(DiskFault(error="short", first=len(disk.attempts) + 1, last=None, kinds=frozenset({"read"})))
         again = apsw.Connection(str(tmp_path / "a.db"), vfs=disk.name)
         with pytest.raises(apsw.Error):
             again.execute("SELECT * FROM t").fetchall()

@@ -24,11 +24,11 @@ from holdfast.clock import FixedClock
 from holdfast.engines.sqlite import wal
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
-from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.errors import Corrupt, HoldfastError, NotFound, OutcomeUnknown, StorageFull, Unavailable
 from holdfast.handles import Holdfast
 from holdfast.sync_runner import step
-from holdfast.testing.disk import Attempt, Disk, Error, Fault, Operation, Wreck
+from holdfast.testing.disk import Attempt, CrashImage, Disk, DiskFault, DiskOperation, Error
 from holdfast.testing.sqlite_state import State
 from tests.faults import powercut
 from tests.faults.failing import FailingFile
@@ -56,8 +56,8 @@ def work(during: int) -> tuple[list[Call], list[Call]]:
     for call in calls(world, BEFORE + during):
         call.make(handle)
         chosen.append(call)
-        if call.number > BEFORE and call.number % 4 == 0 and (there := world.session()):
-            chosen.append(Call(call.number, "messages.list", world.tenant_name, (there.id,), {}))
+        if call.number > BEFORE and call.number % 4 == 0 and (existing := world.session()):
+            chosen.append(Call(call.number, "messages.list", world.tenant_name, (existing.id,), {}))
             chosen.append(Call(call.number, "sessions.list", world.tenant_name, (), {}))
     handle.close()
     return [call for call in chosen if call.number <= BEFORE], [call for call in chosen if call.number > BEFORE]
@@ -97,7 +97,7 @@ class Run(Struct):
     during: int
     answers: list[Any]
     attempts: list[Attempt]
-    operations: list[Operation]
+    operations: list[DiskOperation]
     """Up to the last answer; the handle is closed afterwards."""
     found: State | str
     """What opens afterwards."""
@@ -108,7 +108,7 @@ class Run(Struct):
         unknown = [place for place, answer in enumerate(self.answers) if isinstance(answer, OutcomeUnknown)]
         refused = [isinstance(answer, REFUSALS) for answer in self.answers]
         for guess in itertools.product((False, True), repeat=len(unknown)):
-            happened = [not each for each in refused]
+            happened = [not item for item in refused]
             for place, is_made in zip(unknown, guess, strict=True):
                 happened[place] = is_made
             expected, state = model(self.during, tuple(happened))
@@ -117,7 +117,7 @@ class Run(Struct):
                 yield state
 
     def problem(self) -> str | None:
-        """What is wrong with this run."""
+        """Return the error of this run, or ``None``."""
         errors = [answer for answer in self.answers if isinstance(answer, Exception)]
         if self.seconds > SLOWEST_S:
             return f"took {self.seconds:.1f} s"
@@ -141,7 +141,7 @@ def failing_disk() -> Iterator[tuple[str, Disk]]:
 
 def run(
     during: int,
-    fault: Callable[[int], Fault] | None,
+    fault: Callable[[int], DiskFault] | None,
     engine: Callable[[SqliteFile], SqliteEngine] = SqliteEngine,
 ) -> Run:
     """Make the calls on a disk that fails by a rule; ``fault`` is told how many attempts there were before them."""
@@ -156,12 +156,12 @@ def run(
         operations = list(disk.operations)
         disk.repair()
         handle.close()
-        found = powercut.recover(files_in(folder), Path(scratch))
-    return Run(during, answers, disk.attempts[opened:], operations, found, seconds)
+        actual = powercut.recover(files_in(folder), Path(scratch))
+    return Run(during, answers, disk.attempts[opened:], operations, actual, seconds)
 
 
-def once(error: Error, number: int, files: str = "") -> Callable[[int], Fault]:
-    return lambda opened: Fault(error=error, first=opened + number, last=opened + number, files=files)
+def once(error: Error, number: int, files: str = "") -> Callable[[int], DiskFault]:
+    return lambda opened: DiskFault(error=error, first=opened + number, last=opened + number, files=files)
 
 
 def enumerate_errors(during: int, error: Error) -> tuple[int, list[str]]:
@@ -205,7 +205,7 @@ def test_one_failing_operation_among_many_leaves_the_rest_whole(error: Error) ->
 class DeafWriter(Writer):
     """Answers as if its commit had not failed."""
 
-    def run(self, jobs: Sequence[Job], **options: Any) -> Any:
+    def run(self, jobs: Sequence[WriteJob], **options: Any) -> Any:
         answer = super().run(jobs, **options)
         for job in jobs:
             if isinstance(job.error, REFUSALS) and job.result is not None:
@@ -227,7 +227,7 @@ def test_the_harness_finds_an_engine_that_hides_a_failure() -> None:
 
 
 def test_a_failed_flush_is_never_retried_and_what_follows_survives_a_power_cut() -> None:
-    """After a failed flush the system forgets what it could not write, so going on would build on nothing."""
+    """After a failed flush the system discards the data it could not write, so later writes would build on lost data."""
     during = 26
     syncs = [number for number, kind in enumerate(run(during, None).attempts, 1) if kind == "sync"]
     poisoned = 0
@@ -236,12 +236,12 @@ def test_a_failed_flush_is_never_retried_and_what_follows_survives_a_power_cut()
             result = run(during, once("EIO", number))
             assert result.problem() is None
             poisoned += check_poison(result)
-            wreck = Wreck(filled())
+            wreck = CrashImage(filled())
             for operation in result.operations:
                 wreck.apply(operation)
             for variant in wreck.variants():
-                found = powercut.recover(wreck.files(variant, Random(number)), Path(scratch))
-                assert any(state == found for state in result.histories()), f"sync {number}, then a cut: {variant}"
+                actual = powercut.recover(wreck.files(variant, Random(number)), Path(scratch))
+                assert any(state == actual for state in result.histories()), f"sync {number}, then a cut: {variant}"
     assert poisoned > 10
 
 
@@ -255,11 +255,11 @@ def check_poison(result: Run) -> bool:
     for call, answer in writes:
         # A capture reads its run first, and does not find one whose own commit was the lost one.
         lost = call.method == "workspaces.capture" and isinstance(answer, NotFound)
-        assert lost or (isinstance(answer, Unavailable) and "open it again" in str(answer)), call.method
+        assert lost or (isinstance(answer, Unavailable) and "open a new one" in str(answer)), call.method
     reads = [answer for call, answer in made_after(result, unknown[0]) if call.method.endswith(".list")]
     assert not any(isinstance(answer, REFUSALS) for answer in reads)
-    failed = next(place for place, each in enumerate(result.operations) if each.kind == "failed_sync")
-    assert not any(each.kind == "sync" for each in result.operations[failed:])
+    failed = next(place for place, item in enumerate(result.operations) if item.kind == "failed_sync")
+    assert not any(operation.kind == "sync" for operation in result.operations[failed:])
     return True
 
 
@@ -274,7 +274,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_work_resumes_when_space_ret
         handle = OnEngine(SqliteEngine(FailingFile(os.path.join(folder, DATABASE), disk)))
         writes = [call for call in work(26)[1] if not call.method.endswith(".list")]
         sessions = handle.tenant("acme").sessions.list()
-        disk.fail(Fault(error="ENOSPC", first=len(disk.attempts) + number, last=None, kinds=full))
+        disk.fail(DiskFault(error="ENOSPC", first=len(disk.attempts) + number, last=None, kinds=full))
         while_full = [call.make(handle) for call in writes]
         assert any(isinstance(answer, StorageFull) for answer in while_full)
         assert not any(isinstance(answer, OutcomeUnknown) for answer in while_full)
@@ -290,7 +290,7 @@ def test_calls_of_a_refused_commit_succeed_once_the_caller_repeats_them() -> Non
     with failing_disk() as (folder, disk):
         handle = OnEngine(SqliteEngine(FailingFile(os.path.join(folder, DATABASE), disk)))
         session = handle.tenant("acme").sessions.create()
-        disk.fail(Fault(error="ENOSPC", first=1, last=None, kinds=frozenset({"write"})))
+        disk.fail(DiskFault(error="ENOSPC", first=1, last=None, kinds=frozenset({"write"})))
         with pytest.raises(StorageFull):
             handle.tenant("acme").messages.append(session.id, role="user", content="x", id=session.id)
         disk.repair()
@@ -308,8 +308,8 @@ def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine
     problems: list[str] = []
     for number, kind in enumerate(shared(engine, None)[2], 1):
         if kind in KINDS[error]:
-            answers, found, _ = shared(engine, once(error, number))
-            if what := shared_problem(answers, found):
+            answers, actual, _ = shared(engine, once(error, number))
+            if what := shared_problem(answers, actual):
                 problems.append(f"{error} at attempt {number} ({kind}): {what}")
     assert problems == []
 
@@ -321,8 +321,8 @@ def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
     monkeypatch.setattr(wal, "CHECKPOINT_COMMITS", 1)
     problems: list[str] = []
     for number, kind in enumerate(shared("async", None)[2], 1):
-        answers, found, _ = shared("async", once("EIO", number))
-        if what := shared_problem(answers, found):
+        answers, actual, _ = shared("async", once("EIO", number))
+        if what := shared_problem(answers, actual):
             problems.append(f"EIO at attempt {number} ({kind}): {what}")
     assert problems == []
 
@@ -335,7 +335,7 @@ def migrated() -> dict[str, bytes]:
         return files_in(folder)
 
 
-def shared(engine: str, fault: Callable[[int], Fault] | None) -> tuple[list[Any], State | str, list[Attempt]]:
+def shared(engine: str, fault: Callable[[int], DiskFault] | None) -> tuple[list[Any], State | str, list[Attempt]]:
     """Turns of calls that share commits on a failing disk: the answers, what opens afterwards, and the attempts."""
     groups = [shared_turn(turn) for turn in range(TURNS)]
     answers: list[Any] = []
@@ -345,13 +345,13 @@ def shared(engine: str, fault: Callable[[int], Fault] | None) -> tuple[list[Any]
             Path(folder, name).write_bytes(content)
         file = FailingFile(os.path.join(folder, DATABASE), disk)
         turns = turns_in_threads(file, groups) if engine == "threads" else turns_in_tasks(file, groups)
-        for group, given in turns:
+        for group, arguments in turns:
             if opened is None:
                 opened = len(disk.attempts)
                 if fault is not None:
                     disk.fail(fault(opened))
-            answers += given or []
-            if group is groups[-1] and given:
+            answers += arguments or []
+            if group is groups[-1] and arguments:
                 attempts = disk.attempts[opened:]
                 disk.repair()
         with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as scratch:
@@ -392,7 +392,7 @@ def test_opening_on_a_failing_disk_is_one_typed_error_and_opening_again_works(er
     refused = 0
     for number in itertools.count(4 if error == "EIO" else 1, 6):
         with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
-            disk.fail(Fault(error=error, first=number, last=number, kinds=KINDS[error]))
+            disk.fail(DiskFault(error=error, first=number, last=number, kinds=KINDS[error]))
             refusal = refusal_to_open(os.path.join(folder, DATABASE), disk)
             with Holdfast(os.path.join(folder, DATABASE), clock=FixedClock()):
                 assert powercut.read_state(Path(folder, DATABASE)) == fresh, f"{error} at attempt {number}"

@@ -47,7 +47,7 @@ def recorded(pieces: list[Piece], *, indexed: bool) -> Recording:
                 handle.tenant(name).messages.search("word")
                 handle.tenant(name).messages.search("word")
         handle.close()
-        files = {each.name: each.read_bytes() for each in Path(folder).iterdir()}
+        files = {item.name: item.read_bytes() for item in Path(folder).iterdir()}
         handle = OnEngine(SqliteEngine(SqliteFile(str(path), vfs=disk.name)))
         states: list[State] = [powercut.read_state(path)]
         begun: list[int] = []

@@ -43,9 +43,9 @@ def test_every_write_method_of_every_store_has_a_maker() -> None:
 
 
 def test_reflection_finds_the_write_methods_and_leaves_out_the_readers() -> None:
-    found = workloads.write_methods()
-    assert {"messages.append", "messages.append_many", "sessions.purge", "tenants.update"} <= set(found)
-    assert not {"messages.list", "messages.last", "sessions.get", "sessions.find", "tenants.list"} & set(found)
+    actual = workloads.write_methods()
+    assert {"messages.append", "messages.append_many", "sessions.purge", "tenants.update"} <= set(actual)
+    assert not {"messages.list", "messages.last", "sessions.get", "sessions.find", "tenants.list"} & set(actual)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -122,7 +122,7 @@ class HastyEngine(SqliteEngine):
         super().__init__(HastyFile(file.path, vfs=file.vfs))
 
     async def read(self, call: Any) -> Any:
-        return await call(self._connection)  # it must see what it says is there
+        return await call(self._connection)  # it must see the row that it reports
 
     async def close(self) -> None:
         assert isinstance(self._connection, HastyConnection)
@@ -138,16 +138,16 @@ def test_the_harness_finds_an_engine_that_acknowledges_before_the_commit() -> No
 
 def test_the_harness_finds_a_disk_that_does_not_flush() -> None:
     honest = powercut.record(3, count=3, stores=PLAIN)
-    lies = [operation for operation in honest.operations if operation.kind != "sync"]
+    unflushed = [operation for operation in honest.operations if operation.kind != "sync"]
 
     def without_flushes(position: int) -> int:
         return sum(operation.kind != "sync" for operation in honest.operations[:position])
 
     recording = Recording(
-        lies,
+        unflushed,
         honest.methods,
-        [without_flushes(each) for each in honest.begun],
-        [without_flushes(each) for each in honest.acknowledged],
+        [without_flushes(item) for item in honest.begun],
+        [without_flushes(item) for item in honest.acknowledged],
         honest.states,
     )
     report = powercut.enumerate_cuts(recording, seed=1, within=calls_of(recording))

@@ -100,17 +100,17 @@ def a_ledger(session: str, ids: list[str], seqs: list[int]) -> Ledger:
     return ledger
 
 
-def test_the_ledger_finds_what_is_lost_foreign_or_altered(tmp_path: Path) -> None:
+def test_the_ledger_finds_lost_foreign_and_altered_messages(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         tenant = hf.tenant(TENANT)
         session = tenant.sessions.create()
-        there = tenant.messages.append(session.id, role="user", content="not what was promised", token_count=0)
+        message = tenant.messages.append(session.id, role="user", content="not what was promised", token_count=0)
         other = tenant.sessions.create().id
-        assert [each.split(":")[0] for each in a_ledger(session.id, [other], [1]).problems(tenant)] == [
+        assert [problem.split(":")[0] for problem in a_ledger(session.id, [other], [1]).problems(tenant)] == [
             "lost",
-            f"nobody wrote {there.id}",
+            f"no writer wrote {message.id}",
             "not as written",
             f"{session.id} counts 1 messages, 0 tokens, of 1",
         ]
-        half = a_ledger(session.id, [there.id, other], [1, 2]).problems(tenant)
-        assert any(each.startswith("half done") for each in half)
+        half = a_ledger(session.id, [message.id, other], [1, 2]).problems(tenant)
+        assert any(item.startswith("half done") for item in half)

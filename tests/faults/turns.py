@@ -21,7 +21,7 @@ from tests.workloads.workloads import Call, OnEngine
 
 
 def shared_turn(turn: int) -> list[Call]:
-    """Calls of one moment, so that their order among themselves, which nobody promises, makes no difference."""
+    """Concurrent calls, whose order is not promised and makes no difference."""
     sessions = [SeededIds(n).new() for n in range(4)]
     ids = SeededIds(1_000 + turn)
 
@@ -32,7 +32,7 @@ def shared_turn(turn: int) -> list[Call]:
         return call("messages.append", session, role="user", content=content, id=ids.new())
 
     if turn == 0:
-        return [call("sessions.create", id=each) for each in sessions]
+        return [call("sessions.create", id=item) for item in sessions]
     several = [NewMessage(role="user", content=f"{turn} of several {n}", id=ids.new()) for n in range(3)]
     return [
         append(sessions[0], f"{turn} one"),

@@ -30,11 +30,11 @@ def _variables(option: click.Parameter) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_every_variable_and_option_is_one_the_server_knows(file: Path) -> None:
-    known = {name for option in _serve().params for name in _variables(option)}
-    known |= {"HOLDFAST_ADMIN_KEY", "HOLDFAST_ENCRYPTION_KEY"}
+    initial = {name for option in _serve().params for name in _variables(option)}
+    initial |= {"HOLDFAST_ADMIN_KEY", "HOLDFAST_ENCRYPTION_KEY"}
     named = set(re.findall(r"\bHOLDFAST_[A-Z_]+\b", file.read_text()))
-    assert named <= known, named - known
-    options = {option for each in _serve().params for option in each.opts}
+    assert named <= initial, named - initial
+    options = {option for param in _serve().params for option in param.opts}
     for command in re.findall(r"holdfast serve(.*)", file.read_text()):
         assert set(re.findall(r"--[a-z-]+", command)) <= options
 
@@ -49,11 +49,11 @@ def test_the_chart_uses_every_value_it_has_and_no_other() -> None:
     values = _leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
     used = set(re.findall(r"\.(Values(?:\.\w+)+)", "".join(file.read_text() for file in TEMPLATES)))
     assert used <= values, used - values
-    ends = {each for each in values if not any(other.startswith(f"{each}.") for other in values)}
-    assert all(any(end == each or end.startswith(f"{each}.") for each in used) for end in ends), ends - used
+    ends = {value for value in values if not any(other.startswith(f"{value}.") for other in values)}
+    assert all(any(end == item or end.startswith(f"{item}.") for item in used) for end in ends), ends - used
 
 
-def test_the_chart_is_for_this_release_and_keeps_what_was_acknowledged() -> None:
+def test_the_chart_is_for_this_release_and_keeps_acknowledged_data() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     from holdfast import __version__
 
@@ -76,10 +76,10 @@ def test_every_block_of_a_template_is_closed(file: Path) -> None:
 
 
 def test_the_compose_file_has_a_health_check_and_no_secret_of_its_own() -> None:
-    said = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    assert set(said["services"]) == {"holdfast", "postgres", "redis"}
-    assert said["services"]["holdfast"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
-    assert said["services"]["postgres"]["environment"]["POSTGRES_PASSWORD"].startswith("${POSTGRES_PASSWORD:?")
+    output = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert set(output["services"]) == {"holdfast", "postgres", "redis"}
+    assert output["services"]["holdfast"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    assert output["services"]["postgres"]["environment"]["POSTGRES_PASSWORD"].startswith("${POSTGRES_PASSWORD:?")
     assert not re.search(r"hf_[0-9a-f]{48}", (DEPLOY / "compose.yaml").read_text())
 
 
@@ -91,22 +91,22 @@ def test_the_unit_is_understood_by_systemd(tmp_path: Path) -> None:
         return
     text = "\n".join(lines).replace("/opt/holdfast/bin/holdfast", shutil.which("true") or "/bin/true")
     (tmp_path / "holdfast.service").write_text(text)
-    found = subprocess.run(
+    actual = subprocess.run(
         ["systemd-analyze", "verify", str(tmp_path / "holdfast.service")],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    complaints = [line for line in found.stderr.splitlines() if "holdfast.service" in line]
+    complaints = [line for line in actual.stderr.splitlines() if "holdfast.service" in line]
     assert complaints == []
 
 
-def test_the_image_is_built_from_what_is_locked_and_runs_as_nobody_in_particular() -> None:
-    said = (DEPLOY / "Dockerfile").read_text()
-    assert "--require-hashes -r requirements/run.txt" in said
-    assert re.search(r"^USER 10001$", said, re.MULTILINE)
-    for source in re.findall(r"^COPY (?!--from)(.*) \S+$", said, re.MULTILINE):
+def test_the_image_is_built_from_the_locks_and_runs_without_privileges() -> None:
+    output = (DEPLOY / "Dockerfile").read_text()
+    assert "--require-hashes -r requirements/run.txt" in output
+    assert re.search(r"^USER 10001$", output, re.MULTILINE)
+    for source in re.findall(r"^COPY (?!--from)(.*) \S+$", output, re.MULTILINE):
         for name in source.split():
             assert (DEPLOY.parent / name).exists(), name
 

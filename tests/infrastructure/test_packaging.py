@@ -1,4 +1,4 @@
-"""What is installed is what is meant: the wheel is whole, the locks are pinned, the environment notices a change."""
+"""Packaging: the wheel is complete, the locks are pinned, and the environment is rebuilt after a change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pinned(name: str) -> dict[str, str]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=; ]", each)[0] for each in requirements}
+    return {re.split(r"[\[<>=; ]", requirement)[0] for requirement in requirements}
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_wheel_holds_everything_of_the_package(wheel: zipfile.ZipFile) -> None:
     files = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql", ".typed"}]
-    wanted = {path.relative_to(ROOT / "src").as_posix() for path in files}
-    assert wanted - set(wheel.namelist()) == set()
-    assert "holdfast/py.typed" in wanted
-    assert any(name.endswith(".sql") for name in wanted)
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
+    assert expected - set(wheel.namelist()) == set()
+    assert "holdfast/py.typed" in expected
+    assert any(name.endswith(".sql") for name in expected)
 
 
 def test_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -70,7 +70,7 @@ def test_locks_cover_what_the_package_asks_for() -> None:
     extras = PROJECT["optional-dependencies"]
     assert names([*PROJECT["dependencies"], *extras["server"], *extras["postgres"]]) - pinned("run").keys() == set()
     # Frameworks have environments of their own, each with a lock of its own.
-    everything = [each for extra, wanted in extras.items() if extra not in ("all", *FRAMEWORKS) for each in wanted]
+    everything = [item for extra, expected in extras.items() if extra not in ("all", *FRAMEWORKS) for item in expected]
     assert names([*PROJECT["dependencies"], *everything]) - pinned("test").keys() == set()
     for extra in FRAMEWORKS:
         assert names([*PROJECT["dependencies"], *extras.get(extra, ())]) - pinned(extra).keys() == set()
@@ -78,13 +78,13 @@ def test_locks_cover_what_the_package_asks_for() -> None:
 
 @pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*-oldest.txt")), ids=lambda lock: lock.stem)
 def test_an_oldest_lane_has_the_oldest_releases_that_its_extra_allows(lock: Path) -> None:
-    wanted = PROJECT["optional-dependencies"][lock.stem.removesuffix("-oldest")]
-    oldest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in wanted)
+    expected = PROJECT["optional-dependencies"][lock.stem.removesuffix("-oldest")]
+    oldest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", item).groups() for item in expected)
     assert oldest.items() <= pinned(lock.stem).items()
 
 
 @pytest.mark.parametrize("name", ["test", "bench"])
-def test_what_is_tested_and_measured_is_what_is_run(name: str) -> None:
+def test_the_tested_and_measured_versions_are_those_that_run(name: str) -> None:
     run, other = pinned("run"), pinned(name)
     assert {package: other.get(package) for package in run} == run
 
@@ -124,7 +124,7 @@ def test_finished_environment_is_left_alone(environment: ModuleType, tmp_path: P
 
 
 @pytest.mark.parametrize("changed", ["requirements/run.txt", "requirements/build.txt", "pyproject.toml"])
-def test_environment_is_made_anew_when_a_lock_changes(environment: ModuleType, tmp_path: Path, changed: str) -> None:
+def test_environment_is_rebuilt_when_a_lock_changes(environment: ModuleType, tmp_path: Path, changed: str) -> None:
     finished(environment, tmp_path / ".venv", "run")
     (tmp_path / changed).write_text("x==2\n")
     assert not environment.is_ready(tmp_path / ".venv", "run")

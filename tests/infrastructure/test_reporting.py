@@ -45,11 +45,11 @@ def test_noted(record_note): record_note("something worth saying")
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_legs_are_counted(tmp_path: Path, workers: int) -> None:
-    done = run(tmp_path, LEGS, workers=workers)
-    assert "sqlite, sync         3 tests: 3 passed" in done.stdout
-    assert "postgres, async      2 tests: 1 passed, 1 failed" in done.stdout
-    assert "something worth saying" in done.stdout
-    assert done.returncode == 1
+    completed = run(tmp_path, LEGS, workers=workers)
+    assert "sqlite, sync         3 tests: 3 passed" in completed.stdout
+    assert "postgres, async      2 tests: 1 passed, 1 failed" in completed.stdout
+    assert "something worth saying" in completed.stdout
+    assert completed.returncode == 1
 
 
 SKIPS = {
@@ -64,24 +64,24 @@ SKIPS = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_silent_skip_fails_the_run(tmp_path: Path, workers: int) -> None:
-    done = run(tmp_path, "def test_passes(): pass", *SKIPS.values(), workers=workers)
-    _, _, undeclared = done.stdout.partition("skips that nobody declared")
+    completed = run(tmp_path, "def test_passes(): pass", *SKIPS.values(), workers=workers)
+    _, _, undeclared = completed.stdout.partition("undeclared skips")
     for number, kind in enumerate(SKIPS, 1):
         assert f"test_{number}.py" in undeclared, kind
     assert "test_0.py" not in undeclared
-    assert done.returncode == 1
+    assert completed.returncode == 1
 
 
 NEEDY = "def test_x(): without('pgbouncer', 'pgbouncer is not here')"
 
 
 def test_missing_program_fails_the_test_that_needs_it(tmp_path: Path) -> None:
-    done = run(tmp_path, NEEDY, HOLDFAST_WITHOUT="")
-    assert "HOLDFAST_WITHOUT=pgbouncer leaves out the tests that need it" in done.stdout
-    assert done.returncode == 1
+    completed = run(tmp_path, NEEDY, HOLDFAST_WITHOUT="")
+    assert "HOLDFAST_WITHOUT=pgbouncer leaves out the tests that need it" in completed.stdout
+    assert completed.returncode == 1
 
 
 def test_missing_program_may_be_declared(tmp_path: Path) -> None:
-    done = run(tmp_path, NEEDY, HOLDFAST_WITHOUT="pgbouncer,other")
-    assert "1 skipped, as declared: HOLDFAST_WITHOUT=pgbouncer" in done.stdout
-    assert done.returncode == 0
+    completed = run(tmp_path, NEEDY, HOLDFAST_WITHOUT="pgbouncer,other")
+    assert "1 skipped, as declared: HOLDFAST_WITHOUT=pgbouncer" in completed.stdout
+    assert completed.returncode == 0

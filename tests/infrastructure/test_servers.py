@@ -58,7 +58,7 @@ def test_bare_database_has_no_tables(bare_postgres_url: str) -> None:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
 
 
-def test_killed_server_comes_back_with_what_was_committed(own_postgres: PostgresServer) -> None:
+def test_killed_server_restarts_with_all_committed_data(own_postgres: PostgresServer) -> None:
     own_postgres.execute("CREATE TABLE kept (id int)")
     own_postgres.kill()
     assert own_postgres.pid is None
@@ -125,9 +125,9 @@ def test_program_in_a_closed_folder_is_copied_not_opened(tmp_path: Path, closed:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     package.chmod(0o700 if closed else 0o755)
-    found = servers._reachable_copy(program, package, tmp_path)
+    actual = servers._reachable_copy(program, package, tmp_path)
     moved = closed and os.geteuid() == 0
-    assert found == (tmp_path / "programs" / package.name / "program" if moved else program)
+    assert actual == (tmp_path / "programs" / package.name / "program" if moved else program)
     assert package.stat().st_mode & 0o777 == (0o700 if closed else 0o755)
     program.unlink()
     package.rmdir()

@@ -47,7 +47,7 @@ class Pool:
         )  # not mostly the kind there is most of
         row = self.random.choice([row for row in self.rows if type(row).__name__ == kind])
         about = getattr(row, "session_id", getattr(row, "id", None))
-        self._focus = [each for each in self.rows if each is row or (about and about in structs.astuple(each))]
+        self._focus = [item for item in self.rows if item is row or (about and about in structs.astuple(item))]
         self._by_field = _texts_by_field(self._focus)
 
     def value(self, name: str, hint: Any) -> Any:
@@ -84,7 +84,7 @@ class Pool:
         if origin in (Sequence, list):
             return [self.value(name, args[0]) for _ in range(self.random.randrange(1, 4))]
         if origin is tuple:
-            return tuple(self.value(name, each) for each in args)
+            return tuple(self.value(name, arg) for arg in args)
         if isinstance(hint, type) and issubclass(hint, Struct):
             return self._row(name, hint)
         raise TypeError(f"no way to make a {hint!r} for {name}: teach tests/isolation/arguments.py this type")
@@ -100,17 +100,17 @@ class Pool:
 
     def _row(self, name: str, hint: type[Struct]) -> Any:
         """A row of the other tenant's, or a new one with fields from the pool, or just text if it cannot be made so."""
-        known = [row for row in self._focus if type(row) is hint]
-        if known:
-            return self.random.choice(known)
+        initial = [row for row in self._focus if type(row) is hint]
+        if initial:
+            return self.random.choice(initial)
         hints = get_type_hints(hint, include_extras=True)
-        given = [
+        arguments = [
             field
             for field in structs.fields(hint)
             if field.required or field.name in WANTED or self.random.random() < 0.3
         ]
         try:
-            return hint(**{field.name: self.value(field.name, hints[field.name]) for field in given})
+            return hint(**{field.name: self.value(field.name, hints[field.name]) for field in arguments})
         except InvalidInput:
             return self._text(name)
 
@@ -124,11 +124,11 @@ class Pool:
         if "digest" in name and self.digests:
             return self.random.choice(self.digests)
         places = [
-            fields.get(each) for fields in (self._by_field, self._anywhere) for each in (name, name.removesuffix("s"))
+            fields.get(item) for fields in (self._by_field, self._anywhere) for item in (name, name.removesuffix("s"))
         ]
-        known = next((texts for texts in places if texts), None)
-        if known and self.random.random() < 0.85:
-            return self.random.choice(known)
+        initial = next((texts for texts in places if texts), None)
+        if initial and self.random.random() < 0.85:
+            return self.random.choice(initial)
         if name.endswith(("id", "ids")) and self.random.random() < 0.9:
             return self.random.choice(self.ids)
         return self.random.choice(self.texts)
@@ -136,14 +136,14 @@ class Pool:
 
 def _texts_by_field(rows: Sequence[Struct]) -> dict[str, list[str]]:
     """Every text that stands in these rows, by the name of its field; ids also by the kind of the row."""
-    found: dict[str, list[str]] = {}
-    for each in rows:
-        for field, value in structs.asdict(each).items():
+    result: dict[str, list[str]] = {}
+    for row in rows:
+        for field, value in structs.asdict(row).items():
             if isinstance(value, str) and value:
-                found.setdefault(field, []).append(value)
-        if id := getattr(each, "id", ""):
-            found.setdefault(f"{type(each).__name__.lower()}_id", []).append(id)
-    return found
+                result.setdefault(field, []).append(value)
+        if id := getattr(row, "id", ""):
+            result.setdefault(f"{type(row).__name__.lower()}_id", []).append(id)
+    return result
 
 
 def stores(holder: object, path: str = "") -> Iterator[tuple[str, Blocking[Any]]]:
@@ -166,7 +166,7 @@ def methods(store: Blocking[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments for one call: what is required, and in half of the calls some of what is not."""
+    """Generate arguments for one call: the required ones and, in half of the calls, some optional ones."""
     hints = get_type_hints(inspect.unwrap(method), include_extras=True)
     pool.refocus()
     share = pool.random.choice([0.0, 0.4])
@@ -191,7 +191,7 @@ def _key(method: Any, name: str, pool: Pool) -> list[Any]:
     """The parts of a record's key or name."""
     declared = method.__self__._async.declared
     fields = declared.natural if name == "name" and declared.natural else declared.key
-    return [pool.value(each.name, str) for each in fields]
+    return [pool.value(field.name, str) for field in fields]
 
 
 def _hint(method: Any, name: str, hints: Mapping[str, Any]) -> Any:

@@ -47,7 +47,7 @@ Planned = tuple[str, str, list[Any], dict[str, Any]]
 
 
 class Database:
-    """One database, and every row in it that is somebody's."""
+    """One database, and every row in it that belongs to a tenant."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -71,14 +71,14 @@ class Database:
             else "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE c.name = 'tenant_id' ORDER BY 1"
         )
         of_all = self.fetch_many([f"SELECT * FROM {table} WHERE tenant_id = '{tenant}'" for (table,) in tables])
-        found = {table: rows for (table,), rows in zip(tables, of_all, strict=True)}
+        actual = {table: rows for (table,), rows in zip(tables, of_all, strict=True)}
         # What waits to leave SQLite's index over words: nothing, because every call has sent it before it returns.
-        if not found.get("message_index_removed"):
-            found.pop("message_index_removed", None)
-        found["tenants"] = self.fetch(f"SELECT * FROM tenants WHERE id = '{tenant}'")
-        found["api_keys"] = self.fetch(f"SELECT * FROM api_keys WHERE tenant = '{tenant}'")
-        found["run_queue"] = self.fetch(f"SELECT * FROM run_queue WHERE tenant = '{tenant}'")
-        return {table: sorted(rows, key=repr) for table, rows in found.items()}
+        if not actual.get("message_index_removed"):
+            actual.pop("message_index_removed", None)
+        actual["tenants"] = self.fetch(f"SELECT * FROM tenants WHERE id = '{tenant}'")
+        actual["api_keys"] = self.fetch(f"SELECT * FROM api_keys WHERE tenant = '{tenant}'")
+        actual["run_queue"] = self.fetch(f"SELECT * FROM run_queue WHERE tenant = '{tenant}'")
+        return {table: sorted(rows, key=repr) for table, rows in actual.items()}
 
     def fetch(self, sql: str) -> list[tuple[Any, ...]]:
         return self.fetch_many([sql])[0]
@@ -207,13 +207,13 @@ def planned_calls(database: Database, seed: int, only: Collection[str], calls: i
     """Calls of every public method of every store, mixed: first with anything, then with ids that both tenants have."""
     pool = strangers_pool(database, seed)
     reached = [(path, store) for path, store in stores(database.mine) if _is_chosen(path, only)]
-    found = [(path, name, method) for path, store in reached for name, method in methods(store)]
-    found *= calls
-    strange: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
+    actual = [(path, name, method) for path, store in reached for name, method in methods(store)]
+    actual *= calls
+    strange: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in actual]
     strange += aimed(database, reached)
     pool.random.shuffle(strange)
     shadows, pool.ids = shadowing(database)
-    shared: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in found]
+    shared: list[Planned] = [(path, name, *arguments(method, pool)) for path, name, method in actual]
     pool.random.shuffle(shared)
     shared.sort(key=lambda call: call[1] == "purge")  # at the end: afterwards there is nothing left to be about
     return [*strange, *shadows, *shared]
@@ -226,7 +226,12 @@ def aimed(database: Database, reached: Sequence[tuple[str, Blocking[Any]]]) -> l
         (path, name)
         for path, store in reached
         for name, method in methods(store)
-        if [each.name for each in signature(method).parameters.values() if each.default is each.empty] == ["session_id"]
+        if [
+            parameter.name
+            for parameter in signature(method).parameters.values()
+            if parameter.default is parameter.empty
+        ]
+        == ["session_id"]
     ]
     return [(path, name, [session], {}) for path, name in needs for session in sessions]
 
@@ -318,26 +323,26 @@ def test_a_tenant_learns_and_changes_nothing_of_another(opened: Callable[[], Dat
 def _enough_was_tried(plan: Any, heard: list[str]) -> None:
     """Each method was really reached: some of its calls were answered, not only refused for their form."""
     outcomes: Counter[tuple[str, bool]] = Counter()
-    for (path, name, _, _), said in zip(plan, heard, strict=True):
+    for (path, name, _, _), output in zip(plan, heard, strict=True):
         outcomes[
-            f"{path}.{name}", said.startswith(("InvalidInput", "InvalidFilter", "InvalidText", "LimitExceeded"))
+            f"{path}.{name}", output.startswith(("InvalidInput", "InvalidFilter", "InvalidText", "LimitExceeded"))
         ] += 1
     for method in {method for method, _ in outcomes}:
         assert outcomes[method, False], f"{method} was only ever refused: {outcomes[method, True]} times"
 
 
 def test_every_store_and_method_is_found(opened: Callable[[], Database]) -> None:
-    found = {f"{path}.{name}" for path, store in stores(opened().mine) for name, _ in methods(store)}
-    assert {"sessions.create", "sessions.purge", "messages.append", "messages.last"} <= found
-    assert {method for method in MAKERS if not method.startswith(ABOVE_TENANTS)} <= found
+    actual = {f"{path}.{name}" for path, store in stores(opened().mine) for name, _ in methods(store)}
+    assert {"sessions.create", "sessions.purge", "messages.append", "messages.last"} <= actual
+    assert {method for method in MAKERS if not method.startswith(ABOVE_TENANTS)} <= actual
 
 
 class AsyncLeaky(TenantStore):
-    """A store that somebody adds later, and that forgets the tenant."""
+    """A store that a later change adds, and that forgets the tenant."""
 
     @reads
     async def seen(self, connection: Connection, session_id: str) -> int:
-        """Whether there is such a session, whoever has it."""
+        """Return whether such a session exists, in any tenant."""
         rows = await connection.fetch(f"SELECT 1 FROM sessions WHERE id = '{parse_id(session_id)}'", ())
         return len(rows)
 
@@ -387,7 +392,7 @@ def test_a_query_that_forgets_the_tenant_is_noticed(queries: Any, name: str, ope
     assert forgetful.texts != query.texts
     defect = mock.patch.multiple(query, **vars(forgetful))
     heard, elsewhere, before, after, _ = in_two_worlds(opened, 1, defect, only=("sessions", "messages", "branches"))
-    assert heard != elsewhere or before != after, "nobody noticed"
+    assert heard != elsewhere or before != after, "the test did not notice"
 
 
 def _forget(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Worlds for tests of the loop: on both engines, driven in a thread and in an event loop."""
+"""Fixtures of the loop's tests: both engines, driven in a thread and in an event loop."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database of either engine."""
     if request.param == "sqlite":
         return str(tmp_path / "loop.db")
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    postgres_url: str = request.getfixturevalue("postgres_url")
+    return postgres_url
 
 
 @pytest.fixture(params=["blocking", "asynchronous"])
 def small_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A world for what does not depend on the engine: on SQLite, driven either way."""
-    made = World(str(tmp_path / "loop.db"), is_async=request.param == "asynchronous")
-    yield made
-    made.close()
+    """A world for behaviour that does not depend on the engine: on SQLite, driven either way."""
+    world = World(str(tmp_path / "loop.db"), is_async=request.param == "asynchronous")
+    yield world
+    world.close()
 
 
 @pytest.fixture(params=["blocking", "asynchronous"])
 def world(request: pytest.FixtureRequest, url: str, record_leg: Callable[[str], None]) -> Iterator[World]:
     """A world of either engine, driven either way."""
     record_leg(f"{'postgres' if '://' in url else 'sqlite'}, loop, {request.param}")
-    made = World(url, is_async=request.param == "asynchronous")
-    yield made
-    made.close()
+    new_world = World(url, is_async=request.param == "asynchronous")
+    yield new_world
+    new_world.close()

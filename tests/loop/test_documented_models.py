@@ -1,4 +1,4 @@
-"""The page's ways to put a real model in, tried with clients that answer as the real ones do."""
+"""The model adapters of the guide, tried with fake clients that answer like the real ones."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ def weather(city: str) -> str:
 
 @pytest.fixture
 def documented() -> dict[str, Any]:
-    """The classes of the page."""
+    """The classes of the guide."""
     names: dict[str, Any] = {"__name__": "page"}
-    wanted = ("class Claude", "class Chat", "from holdfast.loop import Loop, Reply")
+    prefixes = ("class Claude", "class Chat", "from holdfast.loop import Loop, Reply")
     for block in blocks(PAGE):
         if block.code.startswith("from holdfast import Holdfast"):
             exec("from holdfast.loop import Loop, Reply, ToolRequest, tool", names)
-        elif any(each in block.code for each in wanted):
+        elif any(prefix in block.code for prefix in prefixes):
             exec(compile(block.code, str(block), "exec"), names)
     return names
 
 
 class Anthropic:
-    """As Anthropic's client answers: first with a call, then with words."""
+    """Answers like Anthropic's client: first with a call, then with text."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.messages = Thing(create=self._create)
 
-    def _create(self, **asked: Any) -> Any:
-        self.asked.append(json.loads(json.dumps(asked)))
+    def _create(self, **arguments: Any) -> Any:
+        self.requests.append(json.loads(json.dumps(arguments)))
         used = Thing(input_tokens=11, output_tokens=7)
-        if len(self.asked) == 1:
+        if len(self.requests) == 1:
             thought = {"type": "thinking", "thinking": "Where?", "signature": "abc"}
             call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}}
-            return Thing(content=[_dumped(thought), _dumped(call)], usage=used)
-        return Thing(content=[_dumped({"type": "text", "text": "Sunny."})], usage=used)
+            return Thing(content=[_block(thought), _block(call)], usage=used)
+        return Thing(content=[_block({"type": "text", "text": "Sunny."})], usage=used)
 
 
 class OpenAI:
-    """As OpenAI's client answers."""
+    """Answers like OpenAI's client."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.chat = Thing(completions=Thing(create=self._create))
 
-    def _create(self, **asked: Any) -> Any:
-        self.asked.append(json.loads(json.dumps(asked)))
+    def _create(self, **arguments: Any) -> Any:
+        self.requests.append(json.loads(json.dumps(arguments)))
         used = Thing(prompt_tokens=11, completion_tokens=7)
-        if len(self.asked) == 1:
+        if len(self.requests) == 1:
             call = Thing(id="call_1", function=Thing(name="weather", arguments='{"city": "Oslo"}'))
-            said = Thing(content=None, tool_calls=[call])
+            message = Thing(content=None, tool_calls=[call])
         else:
-            said = Thing(content="Sunny.", tool_calls=None)
-        return Thing(choices=[Thing(message=said)], usage=used)
+            message = Thing(content="Sunny.", tool_calls=None)
+        return Thing(choices=[Thing(message=message)], usage=used)
 
 
-def _dumped(block: dict[str, Any]) -> Any:
+def _block(block: dict[str, Any]) -> Any:
     return Thing(model_dump=lambda: block)
 
 
@@ -83,17 +83,17 @@ def drive(model: Any) -> list[Any]:
         run = acme.runs.start(session.id)
         ending = Loop(model, tools=[weather]).drive(acme, run.id)
         assert (ending.status, ending.text) == ("completed", "Sunny.")
-        there = acme.runs.get(run.id)
-        assert (there.input_tokens, there.output_tokens) == (22, 14)
+        finished = acme.runs.get(run.id)
+        assert (finished.input_tokens, finished.output_tokens) == (22, 14)
         return [message.content for message in acme.messages.list(session.id)]
 
 
-def test_anthropic_s_blocks_go_out_and_come_in_as_they_are(documented: dict[str, Any]) -> None:
+def test_anthropic_blocks_are_passed_unchanged_both_ways(documented: dict[str, Any]) -> None:
     client = Anthropic()
     log = drive(documented["Claude"](client, "some-model"))
-    first, second = client.asked
+    first, second = client.requests
     assert (first["system"], first["model"]) == ("Be brief.", "some-model")
-    assert first["tools"] == [weather.described()]
+    assert first["tools"] == [weather.definition()]
     assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Where?", "signature": "abc"}
     assert second["messages"][2]["content"] == [
@@ -102,10 +102,10 @@ def test_anthropic_s_blocks_go_out_and_come_in_as_they_are(documented: dict[str,
     assert log[1][1] == {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}}
 
 
-def test_openai_s_words_are_translated_both_ways(documented: dict[str, Any]) -> None:
+def test_openai_messages_are_translated_both_ways(documented: dict[str, Any]) -> None:
     client = OpenAI()
     drive(documented["Chat"](client, "some-model"))
-    first, second = client.asked
+    first, second = client.requests
     assert first["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "How is the weather in Oslo?"},

@@ -1,4 +1,4 @@
-"""What a loop does with errors of models, of tools and of itself: the same in a thread and in an event loop."""
+"""Errors of models, of tools and of the loop's callbacks, in a thread and in an event loop."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.loop import (
     Loop,
-    Progress,
+    ModelTurn,
     Reply,
+    StepProgress,
     ToolError,
     ToolRequest,
-    Turn,
     tool,
 )
 from tests.loop.worlds import World, ask, scripted
@@ -21,7 +21,7 @@ from tests.loop.worlds import World, ask, scripted
 def test_a_model_that_raises_fails_the_run_which_can_be_resumed(small_world: World) -> None:
     tries: list[int] = []
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         tries.append(turn.iteration)
         if len(tries) == 1:
             raise ConnectionError("the provider is down")
@@ -37,8 +37,8 @@ def test_a_model_that_raises_fails_the_run_which_can_be_resumed(small_world: Wor
     assert small_world.words(run) == ["user: Please.", "assistant: Back."]
 
 
-def test_an_error_as_long_as_a_page_is_shortened(small_world: World) -> None:
-    def model(turn: Turn) -> str:
+def test_a_long_error_is_truncated(small_world: World) -> None:
+    def model(turn: ModelTurn) -> str:
         raise ValueError("<html>" * 100_000)
 
     @tool
@@ -56,42 +56,42 @@ def test_an_error_as_long_as_a_page_is_shortened(small_world: World) -> None:
 
 
 def test_retrying_the_model_is_the_callers_choice(small_world: World) -> None:
-    told: list[tuple[str, int]] = []
+    failures: list[tuple[str, int]] = []
 
-    def model(turn: Turn) -> str:
-        if len(told) < 2:
+    def model(turn: ModelTurn) -> str:
+        if len(failures) < 2:
             raise TimeoutError("slow")
         return "There."
 
-    def retry(error: Exception, tried: int) -> float | None:
-        told.append((str(error), tried))
+    def retry(error: Exception, count: int) -> float | None:
+        failures.append((str(error), count))
         return 0.0
 
     assert small_world.run(Loop(model, retry=retry), small_world.start().id).status == "completed"
-    assert told == [("slow", 1), ("slow", 2)]
+    assert failures == [("slow", 1), ("slow", 2)]
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
-        (7, "a model answers a Reply or text, not int"),
+        (7, "must return a Reply or text, not int"),
         (Reply([{"no": object()}]), "is not JSON"),
-        (Reply("x", [ToolRequest("a", id="1"), ToolRequest("b", id="1")]), "an id that no other call of the reply has"),
-        (Reply("x", pause_s=-1), "pause_s is a number of seconds"),
+        (Reply("x", [ToolRequest("a", id="1"), ToolRequest("b", id="1")]), "unique in the reply"),
+        (Reply("x", pause_s=-1), "pause_s"),
         (Reply(["text"]), "text or a list of content blocks"),  # type: ignore[list-item]
         (Reply("x", metadata=7), "is not JSON"),  # type: ignore[arg-type]
     ],
 )
-def test_an_answer_that_cannot_be_used_fails_the_run(small_world: World, answer: Any, says: str) -> None:
+def test_an_invalid_reply_fails_the_run(small_world: World, answer: Any, message: str) -> None:
     run = small_world.start()
     ending = small_world.run(Loop(lambda turn: answer), run.id)
     assert ending.status == "failed"
     assert ending.error is not None
-    assert says in ending.error
+    assert message in ending.error
     assert small_world.words(run) == ["user: Please."]
 
 
-def test_an_id_that_was_used_before_in_the_run_fails_it(small_world: World) -> None:
+def test_a_reused_call_id_fails_the_run(small_world: World) -> None:
     @tool(safety="idempotent")
     def again() -> str:
         return "again"
@@ -103,15 +103,15 @@ def test_an_id_that_was_used_before_in_the_run_fails_it(small_world: World) -> N
     assert "same" in str(ending.error)
 
 
-def test_a_function_of_the_loop_that_raises_fails_the_run(small_world: World) -> None:
-    def stop(progress: Progress) -> str | None:
+def test_a_callback_that_raises_fails_the_run(small_world: World) -> None:
+    def stop(progress: StepProgress) -> str | None:
         raise ZeroDivisionError("a bug")
 
     ending = small_world.run(Loop(lambda turn: "x", stop=stop), small_world.start().id)
     assert (ending.status, ending.error) == ("failed", "ZeroDivisionError: a bug")
 
 
-def test_a_result_that_cannot_be_stored_fails_the_call_and_not_the_run(small_world: World) -> None:
+def test_a_result_that_is_not_json_fails_the_call_and_not_the_run(small_world: World) -> None:
     @tool
     def strange() -> object:
         return object()
@@ -124,10 +124,10 @@ def test_a_result_that_cannot_be_stored_fails_the_call_and_not_the_run(small_wor
     run = small_world.start()
     ending = small_world.run(Loop(scripted(small_world, script), tools=[strange, infinite]), run.id)
     assert ending.status == "completed"
-    assert small_world.words(run)[2].count("!the tool returned what is not JSON") == 2
+    assert small_world.words(run)[2].count("!the tool returned a value that is not JSON") == 2
 
 
-def test_errors_of_tools_are_told_to_the_model(small_world: World) -> None:
+def test_errors_of_tools_are_sent_to_the_model(small_world: World) -> None:
     @tool
     def fails(how: str) -> None:
         raise ToolError("just so") if how == "plainly" else KeyError(how)
@@ -141,12 +141,12 @@ def test_errors_of_tools_are_told_to_the_model(small_world: World) -> None:
     run = small_world.start()
     ending = small_world.run(Loop(scripted(small_world, [Reply("", calls), "I see."]), tools=[fails]), run.id)
     assert ending.status == "completed"
-    told = small_world.acme.messages.list(run.session_id)[2].content
-    assert [block["content"] for block in told] == [
+    results = small_world.acme.messages.list(run.session_id)[2].content
+    assert [block["content"] for block in results] == [
         "just so",
         "KeyError: 'badly'",
         "the input of fails does not fit: Object contains unknown field `who`",
-        "there is no tool 'no'; there are: fails",
+        "tool 'no' does not exist; the tools are: fails",
     ]
-    assert all(block["is_error"] for block in told)
+    assert all(block["is_error"] for block in results)
     assert {call.status for call in small_world.acme.tool_calls.list(run.id)[1:]} == {"failed"}

@@ -1,4 +1,4 @@
-"""Real workers in processes of their own: killed in the middle of a tool, told to stop, started wrongly."""
+"""Workers in separate processes: killed in the middle of a tool, stopped, started with wrong arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, TenantHandle
 from holdfast.cli.commands import root
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, tool
 from holdfast.loop.call_plan import REPLY
 from holdfast.types import Run
 from tests.api.process import command, one_line
@@ -26,16 +26,16 @@ from tests.loop.victims import STEPS
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 LEASE_S = "1"
-"""Of workers that are killed, so that others need not wait long; those that are not have the usual one."""
+"""Lease of workers that are killed, short so that others need not wait long."""
 
 
 @contextmanager
 def worker(url: str, folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """``holdfast worker``, with the agent of ``victims``; it is left to the test to end it."""
+    """Start ``holdfast worker`` with the agent of ``victims``; the test stops it."""
     handler = [] if "--handler" in options else ["--handler", "tests.loop.victims:handler"]
-    started = [sys.executable, "-m", "holdfast", "worker", *handler]
+    arguments = [sys.executable, "-m", "holdfast", "worker", *handler]
     process = subprocess.Popen(
-        [*started, "--database", url, *options],
+        [*arguments, "--database", url, *options],
         cwd=ROOT,
         env={**os.environ, "EFFECTS": str(folder / "effects"), **environment},
         stdout=subprocess.PIPE,
@@ -50,10 +50,10 @@ def worker(url: str, folder: Path, *options: str, **environment: str) -> Iterato
 
 
 def until(is_so: Callable[[], object]) -> None:
-    """Wait for the thing itself."""
+    """Wait until a condition is true."""
     end = time.monotonic() + PATIENCE_S
     while not is_so():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -73,13 +73,13 @@ def is_over(acme: TenantHandle, *runs: Run) -> bool:
 
 
 def roles(acme: TenantHandle, run: Run) -> list[str | None]:
-    return [each.role for each in acme.messages.list(run.session_id)]
+    return [message.role for message in acme.messages.list(run.session_id)]
 
 
-WHOLE = ["user", *["assistant", "user"] * STEPS, "assistant"]
+ALL_ROLES = ["user", *["assistant", "user"] * STEPS, "assistant"]
 
 
-def test_a_worker_that_is_killed_in_a_tool_is_survived(url: str, tmp_path: Path) -> None:
+def test_a_run_survives_a_worker_that_is_killed_in_a_tool(url: str, tmp_path: Path) -> None:
     with Holdfast(url, auto_migrate=True) as hf:
         acme = hf.tenant("acme")
         run = start(acme)
@@ -89,9 +89,9 @@ def test_a_worker_that_is_killed_in_a_tool_is_survived(url: str, tmp_path: Path)
             first.wait(PATIENCE_S)
         with worker(url, tmp_path):
             until(lambda: is_over(acme, run))
-        there = acme.runs.get(run.id)
-        assert (there.status, there.stop_reason, there.epoch) == ("completed", "end_turn", 2)
-        assert roles(acme, run) == WHOLE
+        finished = acme.runs.get(run.id)
+        assert (finished.status, finished.stop_reason, finished.epoch) == ("completed", "end_turn", 2)
+        assert roles(acme, run) == ALL_ROLES
         calls = [call for call in acme.tool_calls.list(run.id) if call.tool_name != REPLY]
         happened = effects(tmp_path)
         for call in calls:
@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_in_a_tool_is_survived(url: str, tmp_path: Path)
         assert {call.status for call in calls} <= {"finished", "unknown"}
 
 
-def test_a_worker_that_is_told_to_stop_hands_over_and_says_so(url: str, tmp_path: Path) -> None:
+def test_a_stopped_worker_releases_its_run_and_logs_it(url: str, tmp_path: Path) -> None:
     with Holdfast(url, auto_migrate=True) as hf:
         acme = hf.tenant("acme")
         run = start(acme)
@@ -110,22 +110,22 @@ def test_a_worker_that_is_told_to_stop_hands_over_and_says_so(url: str, tmp_path
             first.send_signal(signal.SIGTERM)
             printed, _ = first.communicate(timeout=PATIENCE_S)
             assert first.returncode == 0, printed
-        there = acme.runs.get(run.id)
-        assert (there.status, there.holder, there.iteration) == ("pending", "", 1), "nobody has to wait for its lease"
+        released = acme.runs.get(run.id)
+        assert (released.status, released.holder, released.iteration) == ("pending", "", 1), "the lease was released"
         lines = printed.splitlines()
-        assert lines[0].startswith("Holdfast's worker ")
+        assert lines[0].startswith("Worker ")
         assert any(f"acme run {run.id}: claimed at step 0, attempt 1, for victim" in line for line in lines)
-        assert any("given up where it was; somebody else goes on" in line for line in lines)
+        assert any("released before the end of its iteration" in line for line in lines)
         assert lines[-1].endswith("has stopped")
         with worker(url, tmp_path):
             until(lambda: is_over(acme, run))
-        assert roles(acme, run) == WHOLE
+        assert roles(acme, run) == ALL_ROLES
         assert all(times == 1 for what, times in effects(tmp_path).items() if what.startswith("pay"))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("round", range(10))
-def test_workers_that_are_killed_again_and_again(url: str, tmp_path: Path, round: int) -> None:
+def test_runs_survive_repeatedly_killed_workers(url: str, tmp_path: Path, round: int) -> None:
     with Holdfast(url, auto_migrate=True) as hf:
         acme = hf.tenant("acme")
         runs = [start(acme) for _ in range(20)]
@@ -136,15 +136,15 @@ def test_workers_that_are_killed_again_and_again(url: str, tmp_path: Path, round
                 victim.send_signal(signal.SIGKILL)
                 victim.wait(PATIENCE_S)
         for run in runs:
-            if acme.runs.get(run.id).status == "failed":  # too many have died over it
+            if acme.runs.get(run.id).status == "failed":  # too many workers died while driving it
                 acme.runs.resume(run.id)
         with worker(url, tmp_path):
             until(lambda: is_over(acme, *runs))
-        assert all(roles(acme, run) == WHOLE for run in runs)
+        assert all(roles(acme, run) == ALL_ROLES for run in runs)
         assert all(times == 1 for what, times in effects(tmp_path).items() if what.startswith("pay"))
 
 
-def test_what_a_loop_did_can_be_read_in_a_terminal(tmp_path: Path) -> None:
+def test_the_cli_shows_and_decides_the_calls_of_a_loop(tmp_path: Path) -> None:
     file = str(tmp_path / "a.db")
     with Holdfast(file) as hf:
         acme = hf.tenant("acme")
@@ -154,43 +154,43 @@ def test_what_a_loop_did_can_be_read_in_a_terminal(tmp_path: Path) -> None:
         def launch() -> str:
             return "launched"
 
-        def model(turn: Turn) -> Reply | str:
+        def model(turn: ModelTurn) -> Reply | str:
             return Reply("May I?", [ToolRequest("launch")]) if turn.iteration == 1 else "Off."
 
         loop = Loop(model, tools=[launch])
         assert loop.drive(acme, run.id).status == "waiting"
-        there = ["--database", file, "--tenant", "acme", "--run", run.id]
-        shown = CliRunner().invoke(root, ["runs", "show", *there]).output
-        assert "launch" in shown
-        assert REPLY not in shown, "nobody is to decide about the model's reply"
-        assert CliRunner().invoke(root, ["runs", "resume", *there, "--allow", "call-1-1"]).exit_code == 0
+        options = ["--database", file, "--tenant", "acme", "--run", run.id]
+        output = CliRunner().invoke(root, ["runs", "show", *options]).output
+        assert "launch" in output
+        assert REPLY not in output, "the model's reply is not a call to decide about"
+        assert CliRunner().invoke(root, ["runs", "resume", *options, "--allow", "call-1-1"]).exit_code == 0
         assert loop.drive(acme, run.id).status == "completed"
-        shown = CliRunner().invoke(root, ["runs", "show", *there]).output
-        assert "✓ launch" in shown
-        assert REPLY not in shown
+        output = CliRunner().invoke(root, ["runs", "show", *options]).output
+        assert "✓ launch" in output
+        assert REPLY not in output
 
 
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        ("nonsense", "'nonsense' is not MODULE:NAME"),
-        ("no_such_module:handler", "there is no module 'no_such_module'"),
-        ("tests.loop.victims:nobody", "tests.loop.victims has no 'nobody'"),
+        ("nonsense", "'nonsense' is not of the form MODULE:NAME"),
+        ("no_such_module:handler", "module 'no_such_module' does not exist"),
+        ("tests.loop.victims:missing", "module 'tests.loop.victims' has no attribute 'missing'"),
     ],
 )
-def test_a_handler_that_is_not_there_is_said_in_one_line(
+def test_a_missing_handler_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str, says: str
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    done = CliRunner().invoke(root, ["worker", "--handler", handler, "--database", str(tmp_path / "a.db")])
-    assert done.exit_code == 2
-    assert says in " ".join(done.output.split())
+    result = CliRunner().invoke(root, ["worker", "--handler", handler, "--database", str(tmp_path / "a.db")])
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.split())
     assert not (tmp_path / "a.db").exists()
 
 
-def test_a_handler_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
-    done = command(
+def test_an_invalid_handler_is_reported_in_one_line(tmp_path: Path) -> None:
+    result = command(
         "worker", "--handler", "tests.loop.victims:not_callable", "--database", str(tmp_path / "a.db"), cwd=ROOT
     )
-    assert done.returncode == 1
-    assert "a handler is a Loop" in one_line(done.stderr)
+    assert result.returncode == 1
+    assert "handler must be a Loop" in one_line(result.stderr)

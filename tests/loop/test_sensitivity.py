@@ -1,4 +1,4 @@
-"""Defects that are planted into the loop, each of which the crash points must notice."""
+"""Planted defects of the loop, each of which the crash points must detect."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from msgspec.structs import replace
 from holdfast import ToolOutcome
 from holdfast.loop import call_plan
 from holdfast.loop.commands import CallTools
-from holdfast.loop.core import Driver
-from holdfast.loop.events import ToMake
+from holdfast.loop.core import RunDriver
+from holdfast.loop.events import BegunCall
 from tests.loop.test_crash_points import crash_everywhere
 from tests.loop.worlds import World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def repeats_what_must_happen_once(patch: pytest.MonkeyPatch) -> None:
-    """Every unfinished call is made again."""
-    real = call_plan._sort_known
+def repeats_at_most_once_calls(patch: pytest.MonkeyPatch) -> None:
+    """Make every unfinished call again."""
+    real = call_plan._add_recorded
 
-    def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
-        real(found, request, replace(call, safety="idempotent"), *others)
+    def add(plan: Any, request: Any, call: Any, *others: Any) -> None:
+        real(plan, request, replace(call, safety="idempotent"), *others)
 
-    patch.setattr(call_plan, "_sort_known", sort)
-    patch.setattr(Driver, "_call", _as_idempotent(Driver._call))
+    patch.setattr(call_plan, "_add_recorded", add)
+    patch.setattr(RunDriver, "_new_call", _as_idempotent(RunDriver._new_call))
 
 
 def _as_idempotent(real: Any) -> Any:
@@ -36,74 +36,73 @@ def _as_idempotent(real: Any) -> Any:
 
 
 def forgets_the_reply(patch: pytest.MonkeyPatch) -> None:
-    """The intent of somebody who died is not looked at: the model is asked again."""
+    """Ignore the intent of a dead process: ask the model again."""
 
-    def interrupted(self: Driver, calls: Any) -> Any:
+    def interrupted(self: RunDriver, calls: Any) -> Any:
         yield from ()
 
-    patch.setattr(Driver, "_interrupted", interrupted)
+    patch.setattr(RunDriver, "_load_pending", interrupted)
 
 
 def makes_calls_without_recording_them(patch: pytest.MonkeyPatch) -> None:
-    """The ledger is written when the calls are over."""
-    patch.setattr(Driver, "_intend", _intend_late(Driver._intend))
+    """Write the ledger only after the calls."""
+    patch.setattr(RunDriver, "_record_intents", _intend_late(RunDriver._record_intents))
 
 
 def _intend_late(real: Any) -> Any:
-    def late(self: Driver, asked: Any, requests: Any, *, hold: bool = False) -> Any:
+    def late(self: RunDriver, asked: Any, requests: Any, *, hold: bool = False) -> Any:
         if not hold:
-            making = [ToMake(each.id, each.name, each.input, 1) for each in requests]
-            yield CallTools(making)
+            yield CallTools([BegunCall(request.id, request.name, request.input, 1) for request in requests])
         return (yield from real(self, asked, requests, hold=hold))
 
     return late
 
 
 def loses_the_state(patch: pytest.MonkeyPatch) -> None:
-    """Who takes a run up begins with the first state."""
-    real = Driver.go
+    """Resume every run with the first state."""
+    real = RunDriver.iterate
 
-    def go(self: Driver) -> Any:
-        self.state = self.plan.first_state
+    def iterate(self: RunDriver) -> Any:
+        self.state = self.config.first_state
         generator = real(self)
         answer, is_first = None, True
         while True:
             try:
                 command = generator.send(answer)
-            except StopIteration as done:
-                return done.value
+            except StopIteration as stop:
+                return stop.value
             answer = yield command
             if is_first:
                 answer, is_first = replace(answer, step=None), False
 
-    patch.setattr(Driver, "go", go)
+    patch.setattr(RunDriver, "iterate", iterate)
 
 
-def settles_what_nobody_knows_as_finished(patch: pytest.MonkeyPatch) -> None:
-    """A call that never came back counts as if it had."""
-    real = call_plan._sort_known
+def treats_unknown_outcomes_as_finished(patch: pytest.MonkeyPatch) -> None:
+    """Treat a call of unknown outcome as finished."""
+    real = call_plan._add_recorded
 
-    def sort(found: Any, request: Any, call: Any, *others: Any) -> None:
-        real(found, request, call, *others)
-        settled = found.settled.get(call.id)
-        if settled is not None and settled.status == "unknown":
-            found.settled[call.id] = ToolOutcome(id=call.id, result={"paid": 7}, status="finished")
+    def add(plan: Any, request: Any, call: Any, *others: Any) -> None:
+        real(plan, request, call, *others)
+        outcome = plan.outcomes.get(call.id)
+        if outcome is not None and outcome.status == "unknown":
+            plan.outcomes[call.id] = ToolOutcome(id=call.id, result={"paid": 7}, status="finished")
 
-    patch.setattr(call_plan, "_sort_known", sort)
+    patch.setattr(call_plan, "_add_recorded", add)
 
 
 @pytest.mark.parametrize(
     ("plant", "name"),
     [
-        (repeats_what_must_happen_once, "tools"),
+        (repeats_at_most_once_calls, "tools"),
         (forgets_the_reply, "tools"),
         (makes_calls_without_recording_them, "tools"),
         (loses_the_state, "tools"),
-        (settles_what_nobody_knows_as_finished, "tools"),
+        (treats_unknown_outcomes_as_finished, "tools"),
     ],
-    ids=lambda each: getattr(each, "__name__", each),
+    ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_planted_defect_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, name: str) -> None:
+def test_a_planted_defect_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, name: str) -> None:
     plant(monkeypatch)
     world = World(str(tmp_path / "a.db"))
     with pytest.raises((AssertionError, IndexError, KeyError)):

@@ -1,4 +1,4 @@
-"""What the model gets at each turn, and what is told to whoever listens."""
+"""The model's input at each turn, and the events of a listener."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from holdfast import CompactionPolicy, Holdfast, NewAgent, NewBlock, Usage
 from holdfast.loop import (
     Event,
     Loop,
+    ModelTurn,
     Reply,
     ToolRequest,
-    Turn,
     tool,
 )
 from holdfast.types import Block, Message
 from tests.loop.worlds import World
 
 
-def test_the_model_gets_the_agent_its_blocks_and_what_fits(small_world: World) -> None:
+def test_the_model_gets_the_agent_its_blocks_and_the_messages_that_fit(small_world: World) -> None:
     small_world.acme.agents.create(NewAgent(name="Ada", id="tester", system="Be brief."))
     small_world.acme.blocks.save("tester", [NewBlock(label="persona", value="I am Ada.")])
-    turns: list[Turn] = []
+    turns: list[ModelTurn] = []
 
-    def model(turn: Turn) -> Reply:
+    def model(turn: ModelTurn) -> Reply:
         turns.append(turn)
         block = small_world.acme.blocks.set("tester", "persona", f"I am Ada {turn.iteration}.")
         assert isinstance(block, Block)
-        return Reply("On.", go_on=turn.iteration < 2)
+        return Reply("On.", continue_run=turn.iteration < 2)
 
     run = small_world.start()
     for number in range(30):
@@ -36,18 +36,18 @@ def test_the_model_gets_the_agent_its_blocks_and_what_fits(small_world: World) -
     small_world.run(Loop(model, context_tokens=500), run.id)
     first, second = turns
     assert first.system == "Be brief.\n\n<persona>\nI am Ada.\n</persona>"
-    assert second.system == "Be brief.\n\n<persona>\nI am Ada 1.\n</persona>", "blocks are read anew for every turn"
+    assert second.system == "Be brief.\n\n<persona>\nI am Ada 1.\n</persona>", "blocks are read again for every turn"
     assert len(first.messages) == 10
     assert first.context.left_out == 21
     assert first.messages[-1]["content"][0]["text"].startswith("29 ")
 
 
-def test_messages_have_the_tokens_of_the_model_or_of_the_counter(tmp_path: Path) -> None:
+def test_token_counts_come_from_the_model_or_from_the_counter(tmp_path: Path) -> None:
     @tool(safety="idempotent")
     def look() -> str:
         return "ö" * 10
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         used = Usage(output_tokens=77)
         return Reply("I look.", [ToolRequest("look")], used) if turn.iteration == 1 else "Seen."
 
@@ -61,50 +61,50 @@ def test_messages_have_the_tokens_of_the_model_or_of_the_counter(tmp_path: Path)
             assert acme.count_tokens("four") == (5 if counter is None else 4)
 
 
-def test_what_does_not_fit_at_all_fails_the_run_with_the_reason(small_world: World) -> None:
+def test_a_context_that_cannot_fit_fails_the_run(small_world: World) -> None:
     run = small_world.start()
     small_world.acme.messages.append(run.session_id, role="system", content="long", token_count=1_000)
     ending = small_world.run(Loop(lambda turn: "?", context_tokens=100), run.id)
     assert (ending.status, str(ending.error)[:13]) == ("failed", "LimitExceeded")
 
 
-def test_a_session_that_has_become_due_is_compacted(world: World) -> None:
+def test_a_due_session_is_compacted(world: World) -> None:
     run = world.start()
     policy = CompactionPolicy(trigger=0.5, window_tokens=200, target_tokens=60, preserve_last=1, protected_tokens=10)
     world.acme.compactions.attach(policy, session_id=run.session_id)
-    summed: list[int] = []
+    message_counts: list[int] = []
 
     def summarize(messages: list[Message]) -> str:
-        summed.append(len(messages))
+        message_counts.append(len(messages))
         return "They talked."
 
     events: list[Event] = []
     loop = Loop(
-        lambda turn: Reply("word " * 20, go_on=turn.iteration < 6),
+        lambda turn: Reply("word " * 20, continue_run=turn.iteration < 6),
         summarize=summarize,  # type: ignore[arg-type]
         on_event=events.append,
     )
     assert world.run(loop, run.id).status == "completed"
-    assert summed
+    assert message_counts
     assert world.acme.compactions.history(run.session_id)
     assert "compacted" in {event.kind for event in events}
 
 
-def test_a_summariser_that_fails_does_not_stop_the_run(small_world: World) -> None:
+def test_a_failing_summarizer_does_not_stop_the_run(small_world: World) -> None:
     run = small_world.start()
     policy = CompactionPolicy(trigger=0.5, window_tokens=200, target_tokens=60, preserve_last=1, protected_tokens=10)
     small_world.acme.compactions.attach(policy, session_id=run.session_id)
-    loop = Loop(lambda turn: Reply("word " * 20, go_on=turn.iteration < 6), summarize=lambda messages: "")
+    loop = Loop(lambda turn: Reply("word " * 20, continue_run=turn.iteration < 6), summarize=lambda messages: "")
     assert small_world.run(loop, run.id).status == "completed"
     assert not small_world.acme.compactions.history(run.session_id)
 
 
-def test_events_are_told_in_order_and_tokens_as_they_come(small_world: World) -> None:
-    heard: list[tuple[str, int]] = []
+def test_events_are_emitted_in_order_and_tokens_as_they_arrive(small_world: World) -> None:
+    events: list[tuple[str, int]] = []
     tokens: list[str] = []
 
     def listen(event: Event) -> None:
-        heard.append((event.kind, event.iteration))
+        events.append((event.kind, event.iteration))
         if event.kind == "token":
             tokens.append(event.data)
 
@@ -112,14 +112,14 @@ def test_events_are_told_in_order_and_tokens_as_they_come(small_world: World) ->
     def look() -> str:
         return "x"
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         turn.say("a")
         turn.say("b")
         return Reply("", [ToolRequest("look")]) if turn.iteration == 1 else "ab"
 
     small_world.run(Loop(model, tools=[look], on_event=listen), small_world.start().id)
     assert tokens == ["a", "b"] * 2
-    assert heard == [
+    assert events == [
         ("asking", 1),
         ("token", 1),
         ("token", 1),
@@ -136,11 +136,11 @@ def test_events_are_told_in_order_and_tokens_as_they_come(small_world: World) ->
     ]
 
 
-def test_who_listens_does_not_decide(small_world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_listener_does_not_affect_the_run(small_world: World, caplog: pytest.LogCaptureFixture) -> None:
     def listen(event: Event) -> None:
         raise RuntimeError("deaf")
 
-    def model(turn: Turn) -> str:
+    def model(turn: ModelTurn) -> str:
         turn.say("x")
         return "x"
 

@@ -1,4 +1,4 @@
-"""Workers: runs of many tenants, several at once, handed over when they stop."""
+"""Workers: runs of many tenants, several at once, released when the worker stops."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import AsyncHoldfast, AsyncTenantHandle
 from holdfast.errors import InvalidInput, Unavailable
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, subagent, tool
-from holdfast.loop.worker import IDLE_FIRST_S, IDLE_MOST_S, Worker, describe
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, subagent, tool
+from holdfast.loop.worker import MAX_IDLE_S, MIN_IDLE_S, Worker, describe
 from holdfast.types import Run
 
 PATIENCE_S = 60.0
@@ -24,15 +24,15 @@ TENANTS = ("acme", "zenith", "umbra")
 
 
 @pytest.fixture
-def talking(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What workers say."""
+def worker_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log of workers."""
     caplog.set_level(logging.INFO, logger="holdfast.worker")
     return caplog
 
 
 @asynccontextmanager
 async def working(worker: Worker) -> AsyncIterator[None]:
-    """A worker at work; at the end it is stopped."""
+    """Run a worker and stop it at the end."""
     task = asyncio.ensure_future(worker.work())
     try:
         yield
@@ -41,9 +41,9 @@ async def working(worker: Worker) -> AsyncIterator[None]:
         await asyncio.wait_for(task, PATIENCE_S)
 
 
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not await is_so():  # noqa: ASYNC110  (what is waited for is in the database)
+        while not await condition():  # noqa: ASYNC110  (the condition is in the database)
             await asyncio.sleep(0.005)
 
 
@@ -53,19 +53,17 @@ async def start(acme: AsyncTenantHandle, agent: str = "a", **more: Any) -> Run:
     return await acme.runs.start(session.id, **more)
 
 
-async def over(hf: AsyncHoldfast, runs: list[tuple[str, Run]]) -> bool:
+async def all_finished(hf: AsyncHoldfast, runs: list[tuple[str, Run]]) -> bool:
     return all([(await hf.tenant(tenant).runs.get(run.id)).finished_at is not None for tenant, run in runs])
 
 
-def test_runs_of_many_tenants_are_driven_each_with_its_tenants_handle(
-    url: str, talking: pytest.LogCaptureFixture
-) -> None:
-    seen: Counter[str] = Counter()
+def test_each_run_is_driven_with_the_handle_of_its_tenant(url: str, worker_log: pytest.LogCaptureFixture) -> None:
+    prompts: Counter[str] = Counter()
 
     def handler(acme: AsyncTenantHandle, run: Run) -> Loop:
-        async def model(turn: Turn) -> Reply:
-            seen[acme.name] += 1
-            return Reply(f"{acme.name} {turn.iteration}", go_on=turn.iteration < 2)
+        async def model(turn: ModelTurn) -> Reply:
+            prompts[acme.name] += 1
+            return Reply(f"{acme.name} {turn.iteration}", continue_run=turn.iteration < 2)
 
         return Loop(model)
 
@@ -73,30 +71,30 @@ def test_runs_of_many_tenants_are_driven_each_with_its_tenants_handle(
         async with AsyncHoldfast(url, auto_migrate=True) as hf:
             runs = [(name, await start(hf.tenant(name))) for name in TENANTS for _ in range(3)]
             async with working(Worker(hf, handler, concurrency=4, holder="w1")):
-                await until(lambda: over(hf, runs))
+                await until(lambda: all_finished(hf, runs))
             for tenant, run in runs:
                 messages = await hf.tenant(tenant).messages.list(run.session_id)
-                assert [each.content[0]["text"] for each in messages] == ["Go.", f"{tenant} 1", f"{tenant} 2"]
+                assert [item.content[0]["text"] for item in messages] == ["Go.", f"{tenant} 1", f"{tenant} 2"]
 
     asyncio.run(main())
-    assert seen == dict.fromkeys(TENANTS, 6)
-    said = [record.getMessage() for record in talking.records]
-    assert said[0] == "w1 is ready for 4 runs at once"
-    assert sum(": claimed at step 0, attempt 1, for a" in each for each in said) == 9
-    assert sum(": completed at step 2 (end_turn) in " in each for each in said) == 9
-    assert said[-1] == "w1 has stopped"
+    assert prompts == dict.fromkeys(TENANTS, 6)
+    lines = [record.getMessage() for record in worker_log.records]
+    assert lines[0] == "w1 is ready to drive 4 runs at once"
+    assert sum(": claimed at step 0, attempt 1, for a" in item for item in lines) == 9
+    assert sum(": completed at step 2 (end_turn) in " in item for item in lines) == 9
+    assert lines[-1] == "w1 has stopped"
 
 
-def test_so_many_runs_at_once_and_no_more(tmp_path: Path) -> None:
-    under_way, most = 0, 0
+def test_concurrency_limits_the_runs_driven_at_once(tmp_path: Path) -> None:
+    under_way, maximum = 0, 0
 
     async def main() -> None:
         gate = asyncio.Event()
 
-        async def model(turn: Turn) -> str:
-            nonlocal under_way, most
+        async def model(turn: ModelTurn) -> str:
+            nonlocal under_way, maximum
             under_way += 1
-            most = max(most, under_way)
+            maximum = max(maximum, under_way)
             await gate.wait()
             under_way -= 1
             return "x"
@@ -112,19 +110,19 @@ def test_so_many_runs_at_once_and_no_more(tmp_path: Path) -> None:
                 waiting = await hf.tenant("acme").runs.list(status="pending")
                 assert len(waiting) == 3
                 gate.set()
-                await until(lambda: over(hf, runs))
+                await until(lambda: all_finished(hf, runs))
 
     asyncio.run(main())
-    assert most == 3
+    assert maximum == 3
 
 
-def test_only_some_tenants_and_some_agents(tmp_path: Path) -> None:
+def test_a_worker_can_be_limited_to_tenants_and_agents(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             runs = {(name, agent): await start(hf.tenant(name), agent) for name in TENANTS for agent in "ab"}
             mine = [(name, run) for (name, agent), run in runs.items() if name != "umbra" and agent == "b"]
             async with working(Worker(hf, Loop(lambda turn: "x"), tenants=["acme", "zenith"], agents=["b"])):
-                await until(lambda: over(hf, mine))
+                await until(lambda: all_finished(hf, mine))
             for (name, _), run in runs.items():
                 status = (await hf.tenant(name).runs.get(run.id)).status
                 assert status == ("completed" if (name, run) in mine else "pending")
@@ -132,8 +130,8 @@ def test_only_some_tenants_and_some_agents(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_agents_that_call_agents_are_driven_to_the_end_by_one_worker(tmp_path: Path) -> None:
-    def model(turn: Turn) -> Reply | str:
+def test_one_worker_drives_parent_and_child_runs_to_the_end(tmp_path: Path) -> None:
+    def model(turn: ModelTurn) -> Reply | str:
         if turn.run.agent == "helper":
             return "forty-two"
         return Reply("", [ToolRequest("helper", {"task": "?"})]) if turn.iteration == 1 else "So it is."
@@ -142,9 +140,9 @@ def test_agents_that_call_agents_are_driven_to_the_end_by_one_worker(tmp_path: P
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             run = await start(hf.tenant("acme"), "boss")
             async with working(Worker(hf, Loop(model, tools=[subagent("helper")]), concurrency=1)):
-                await until(lambda: over(hf, [("acme", run)]))
+                await until(lambda: all_finished(hf, [("acme", run)]))
             last = await hf.tenant("acme").messages.last(run.session_id, 2)
-            assert [each.content[0].get("content", "So it is.") for each in last] == ["forty-two", "So it is."]
+            assert [message.content[0].get("content", "So it is.") for message in last] == ["forty-two", "So it is."]
 
     asyncio.run(main())
 
@@ -152,54 +150,56 @@ def test_agents_that_call_agents_are_driven_to_the_end_by_one_worker(tmp_path: P
 # ------------------------------------------------------------------------------------------------------------- stopping
 
 
-def test_told_to_stop_it_hands_over_after_the_iteration(url: str, talking: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_worker_releases_its_run_after_the_iteration(url: str, worker_log: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        asked, gate = asyncio.Event(), asyncio.Event()
+        prompted, gate = asyncio.Event(), asyncio.Event()
 
-        async def slow(turn: Turn) -> Reply:
-            asked.set()
+        async def slow(turn: ModelTurn) -> Reply:
+            prompted.set()
             await gate.wait()
-            return Reply(f"{turn.iteration}", go_on=turn.iteration < 3)
+            return Reply(f"{turn.iteration}", continue_run=turn.iteration < 3)
 
         async with AsyncHoldfast(url, auto_migrate=True) as hf:
             acme = hf.tenant("acme")
             run = await start(acme)
             first = Worker(hf, Loop(slow), holder="first", grace_s=PATIENCE_S)
             task = asyncio.ensure_future(first.work())
-            await asyncio.wait_for(asked.wait(), PATIENCE_S)
+            await asyncio.wait_for(prompted.wait(), PATIENCE_S)
             first.stop()
             gate.set()
             await asyncio.wait_for(task, PATIENCE_S)
-            there = await acme.runs.get(run.id)
-            assert (there.status, there.iteration, there.attempts) == ("pending", 1, 0), "its iteration was finished"
+            stored_run = await acme.runs.get(run.id)
+            assert (stored_run.status, stored_run.iteration, stored_run.attempts) == ("pending", 1, 0), (
+                "its iteration was finished"
+            )
             async with working(Worker(hf, Loop(slow), holder="second")):
-                await until(lambda: over(hf, [("acme", run)]))
-            words = [each.content[0]["text"] for each in await acme.messages.list(run.session_id)]
+                await until(lambda: all_finished(hf, [("acme", run)]))
+            words = [message.content[0]["text"] for message in await acme.messages.list(run.session_id)]
             assert words == ["Go.", "1", "2", "3"]
 
     asyncio.run(main())
-    assert any(": released at step 1 in " in record.getMessage() for record in talking.records)
+    assert any(": released at step 1 in " in record.getMessage() for record in worker_log.records)
 
 
 @pytest.mark.parametrize("how", ["grace", "again"])
 @pytest.mark.parametrize("kind", ["task", "thread"])
-def test_what_takes_too_long_is_handed_over_where_it_is(
-    tmp_path: Path, talking: pytest.LogCaptureFixture, how: str, kind: str
+def test_a_slow_run_is_released_before_the_end_of_its_iteration(
+    tmp_path: Path, worker_log: pytest.LogCaptureFixture, how: str, kind: str
 ) -> None:
-    """A model that never answers, as a task or in a thread, does not keep the worker: and the run is not lost."""
+    """A model that never answers, as a task or in a thread, does not block the worker's stop, and the run is not lost."""
     never = threading.Event()
 
     async def main() -> None:
-        asked = asyncio.Event()
-        here = asyncio.get_running_loop()
+        prompted = asyncio.Event()
+        event_loop = asyncio.get_running_loop()
 
-        async def task(turn: Turn) -> str:
-            asked.set()
+        async def task(turn: ModelTurn) -> str:
+            prompted.set()
             await asyncio.Event().wait()
             return "never"
 
-        def thread(turn: Turn) -> str:
-            here.call_soon_threadsafe(asked.set)
+        def thread(turn: ModelTurn) -> str:
+            event_loop.call_soon_threadsafe(prompted.set)
             never.wait()
             return "never"
 
@@ -209,25 +209,25 @@ def test_what_takes_too_long_is_handed_over_where_it_is(
             loop = Loop(task) if kind == "task" else Loop(thread)
             first = Worker(hf, loop, grace_s=0.05 if how == "grace" else PATIENCE_S)
             working = asyncio.ensure_future(first.work())
-            await asyncio.wait_for(asked.wait(), PATIENCE_S)
+            await asyncio.wait_for(prompted.wait(), PATIENCE_S)
             first.stop()
             if how == "again":
                 await asyncio.sleep(0)
                 first.stop()
             await asyncio.wait_for(working, PATIENCE_S / 2)
-            there = await acme.runs.get(run.id)
-            assert (there.status, there.holder, there.attempts) == ("pending", "", 0)
+            stored_run = await acme.runs.get(run.id)
+            assert (stored_run.status, stored_run.holder, stored_run.attempts) == ("pending", "", 0)
 
     asyncio.run(main())
     never.set()
-    assert any("given up where it was" in record.getMessage() for record in talking.records)
+    assert any("released before the end" in record.getMessage() for record in worker_log.records)
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize("bad", ["raises", "nothing"])
-def test_a_handler_that_fails_fails_the_run_and_not_the_worker(tmp_path: Path, bad: str) -> None:
+def test_a_failing_handler_fails_the_run_and_not_the_worker(tmp_path: Path, bad: str) -> None:
     def handler(acme: AsyncTenantHandle, run: Run) -> Any:
         if run.agent == "good":
             return Loop(lambda turn: "x")
@@ -240,7 +240,7 @@ def test_a_handler_that_fails_fails_the_run_and_not_the_worker(tmp_path: Path, b
             acme = hf.tenant("acme")
             runs = [("acme", await start(acme, agent)) for agent in ("bad", "good")]
             async with working(Worker(hf, handler)):
-                await until(lambda: over(hf, runs))
+                await until(lambda: all_finished(hf, runs))
             failed, good = [await acme.runs.get(run.id) for _, run in runs]
             assert (failed.status, good.status) == ("failed", "completed")
             assert "the handler raised" in str(failed.error)
@@ -257,14 +257,14 @@ def test_an_asynchronous_handler_is_awaited(tmp_path: Path) -> None:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             run = await start(hf.tenant("acme"), "ada")
             async with working(Worker(hf, handler)):
-                await until(lambda: over(hf, [("acme", run)]))
+                await until(lambda: all_finished(hf, [("acme", run)]))
             assert (await hf.tenant("acme").messages.last(run.session_id, 1))[0].content[0]["text"] == "ada"
 
     asyncio.run(main())
 
 
-def test_a_database_that_cannot_be_reached_is_waited_for(
-    tmp_path: Path, talking: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_waits_for_an_unreachable_database(
+    tmp_path: Path, worker_log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
@@ -278,41 +278,41 @@ def test_a_database_that_cannot_be_reached_is_waited_for(
 
             monkeypatch.setattr(type(hf.run_queue), "claim", claim)
             async with working(Worker(hf, Loop(lambda turn: "x"))):
-                await until(lambda: over(hf, [("acme", run)]))
+                await until(lambda: all_finished(hf, [("acme", run)]))
 
     asyncio.run(main())
-    assert sum("no run could be claimed: gone" in record.getMessage() for record in talking.records) == 2
+    assert sum("cannot claim a run: gone" in record.getMessage() for record in worker_log.records) == 2
 
 
-def test_a_queue_that_stays_empty_is_asked_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_queue_is_polled_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     async def main() -> None:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             worker = Worker(hf, Loop(lambda turn: "x"))
 
-            async def rest(idle_s: float) -> bool:
+            async def wait(idle_s: float) -> bool:
                 waits.append(idle_s)
                 if len(waits) == 10:
                     worker.stop()
                 return False
 
-            monkeypatch.setattr(worker, "_rest", rest)
+            monkeypatch.setattr(worker, "_wait", wait)
             await asyncio.wait_for(worker.work(), PATIENCE_S)
 
     asyncio.run(main())
-    assert waits[0] == IDLE_FIRST_S
-    assert waits[-1] == IDLE_MOST_S
+    assert waits[0] == MIN_IDLE_S
+    assert waits[-1] == MAX_IDLE_S
     assert waits == sorted(waits)
 
 
 @pytest.mark.parametrize(("handler", "options"), [(7, {}), (None, {}), (Loop(str), {"concurrency": 0})])
-def test_arguments_that_cannot_be_used_are_refused(handler: Any, options: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(handler: Any, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Worker(AsyncHoldfast(":memory:"), handler, **options)
 
 
-def test_endings_are_described_in_a_few_words() -> None:
+def test_endings_are_described_in_short() -> None:
     from datetime import UTC, datetime
 
     from holdfast.loop import Ending
@@ -323,14 +323,14 @@ def test_endings_are_described_in_a_few_words() -> None:
     assert describe(Ending("paused", "r", 1, pause_until=until_then)) == "paused at step 1 until 2030-01-02 03:04:05"
 
 
-def test_workers_share_the_work_and_none_is_done_twice(url: str) -> None:
-    made: Counter[str] = Counter()
+def test_two_workers_share_the_runs_without_repetition(url: str) -> None:
+    effects: Counter[str] = Counter()
 
     @tool
     async def effect(call: str) -> None:
-        made[call] += 1
+        effects[call] += 1
 
-    def model(turn: Turn) -> Reply | str:
+    def model(turn: ModelTurn) -> Reply | str:
         asks = [ToolRequest("effect", {"call": f"{turn.run.id} {turn.iteration}"})]
         return Reply("", asks) if turn.iteration < 4 else "x"
 
@@ -339,8 +339,8 @@ def test_workers_share_the_work_and_none_is_done_twice(url: str) -> None:
             runs = [("acme", await start(hf.tenant("acme"))) for _ in range(12)]
             loop = Loop(model, tools=[effect])
             async with working(Worker(hf, loop, concurrency=4)), working(Worker(hf, loop, concurrency=4)):
-                await until(lambda: over(hf, runs))
+                await until(lambda: all_finished(hf, runs))
 
     asyncio.run(main())
-    assert len(made) == 36
-    assert set(made.values()) == {1}
+    assert len(effects) == 36
+    assert set(effects.values()) == {1}

@@ -1,9 +1,10 @@
-"""An agent for worker processes that works in a directory, ``TREE``. Each time its model is asked, it writes down which step is
-next and which files are there: into ``SEEN``, outside of any database.
+"""An agent for worker processes that works in a directory, ``TREE``.
+
+Each time its model is asked, it records the next step and the existing files in ``SEEN``, outside of any database.
 
 Run as a program, it is a worker that dies: ``python -m tests.loop.writers DATABASE RUN COPY`` forks a process for every point at
-which a worker can die while it takes over a run (before each statement, each file operation), kills it there, and lets another
-process drive the run to its end. ``COPY`` is a directory with the database and the tree as they are before.
+which a worker can die while it takes over a run (before each statement and each file operation), kills it there, and lets another
+process drive the run to its end. ``COPY`` is a directory with the original database and tree.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from holdfast import FixedClock, Holdfast
 from holdfast.drivers.apsw import ApswConnection
-from holdfast.loop import Loop, Reply, ToolRequest, Turn, tool
+from holdfast.loop import Loop, ModelTurn, Reply, ToolRequest, tool
 
 STEPS = 4
 TTL_MS = 1_000
@@ -29,7 +30,7 @@ OPERATIONS = ("rename", "unlink", "mkdir", "symlink", "chmod", "utime", "replace
 
 
 def tree() -> Path:
-    """The directory that the agent works in."""
+    """Return the directory that the agent works in."""
     return Path(os.environ["TREE"])
 
 
@@ -40,8 +41,8 @@ def write(number: int) -> str:
     return f"wrote {number}"
 
 
-def model(turn: Turn) -> Reply | str:
-    """A file in each step but the last."""
+def model(turn: ModelTurn) -> Reply | str:
+    """Write a file in each step but the last."""
     with open(os.environ["SEEN"], "a", encoding="utf-8") as file:
         file.write(json.dumps([turn.iteration, sorted(path.name for path in tree().iterdir())]) + "\n")
     if turn.iteration >= STEPS:
@@ -54,7 +55,7 @@ without_files = Loop(model, tools=[write])
 
 
 def in_another_process(do: Callable[[], None]) -> bool:
-    """Do something in a process that is forked for it; whether it lived to the end."""
+    """Do something in a forked process, and return whether the process survived."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -69,7 +70,7 @@ def in_another_process(do: Callable[[], None]) -> bool:
 
 
 def die_at(point: int) -> None:
-    """Have this process killed before its n-th statement or file operation."""
+    """Kill this process before its n-th statement or file operation."""
     left = point
 
     def counted(do: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +89,7 @@ def die_at(point: int) -> None:
 
 
 def drive(database: str, run_id: str, *, at_s: int, point: int | None = None) -> None:
-    """Claim a run and drive it, as the only one who does. A point to die at is one before the model is asked."""
+    """Claim a run and drive it as the only worker. ``point`` is a point to die at before the model is asked."""
     clock = FixedClock()
     clock.advance(at_s)
     with Holdfast(database, clock=clock, durability="normal") as hf:
@@ -97,14 +98,14 @@ def drive(database: str, run_id: str, *, at_s: int, point: int | None = None) ->
             die_at(point)
             Loop(lambda turn: os._exit(0), tools=[write], workspace=tree()).drive(acme, run_id, ttl_ms=TTL_MS)
         ending = loop.drive(acme, run_id, ttl_ms=TTL_MS)
-        if ending.status == "busy":  # the first who finds a lease that has lapsed only doubts it
+        if ending.status == "busy":  # the first claim after a lease has expired only doubts it
             clock.advance(TAKEOVER_S)
             ending = loop.drive(acme, run_id, ttl_ms=TTL_MS)
         assert ending.status == "completed", ending
 
 
 def main(database: str, run_id: str, copy: str) -> None:
-    """Die at every point, and print what the process that came after each has seen and left."""
+    """Die at every point, and print the files that the next process found and left."""
     folder, start = Path(database).parent, 86_400
     for point in range(1, MAX_POINTS):
         shutil.rmtree(folder)
@@ -116,7 +117,7 @@ def main(database: str, run_id: str, copy: str) -> None:
         print(json.dumps({"point": point, "seen": seen, "left": left}), flush=True)
         if has_lived:
             return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("the worker never survived")
 
 
 if __name__ == "__main__":

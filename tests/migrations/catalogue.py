@@ -30,14 +30,14 @@ SQLITES_TEXT_INDEX = "message_index"
 
 
 class Column(NamedTuple):
-    """A column: what it holds, in SQLite's words, and whether it may be empty."""
+    """A column: its type in SQLite's notation, and whether it may be NULL."""
 
     type: str
     nullable: bool
 
 
 class Index(NamedTuple):
-    """An index: what it is on, in order, whether nothing may be there twice, and whether some rows are left out."""
+    """An index: its columns in order, whether it is unique, and whether it is partial."""
 
     columns: tuple[str, ...]
     unique: bool
@@ -85,10 +85,10 @@ def _sqlite_table(connection: apsw.Connection, table: str) -> Table:
         if origin != "pk":
             indexes[name] = Index(_index_columns(connection, name), bool(unique), bool(partial))
     keys: dict[int, list[Any]] = {}
-    for number, target, source, there, on_delete in connection.execute(
+    for number, target, source, existing, on_delete in connection.execute(
         'SELECT id, "table", "from", "to", on_delete FROM pragma_foreign_key_list(?) ORDER BY id, seq', (table,)
     ).fetchall():
-        keys.setdefault(number, []).append((target, source, there, on_delete))
+        keys.setdefault(number, []).append((target, source, existing, on_delete))
     return Table(
         {name: Column(kind, not notnull) for name, kind, notnull, _ in rows},
         tuple(name for name, _, _, place in sorted(rows, key=lambda row: row[3]) if place),
@@ -101,10 +101,10 @@ def _sqlite_table(connection: apsw.Connection, table: str) -> Table:
 
 
 def _index_columns(connection: apsw.Connection, name: str) -> tuple[str, ...]:
-    found = connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
-    # What is computed has no name; how it is computed stands only in the statement that made the index.
-    computed = (each for (sql,) in connection.execute(_MADE_BY, (name,)) for each in _COMPUTED.findall(sql or ""))
-    return tuple(next(computed) if column is None else column for (column,) in found)
+    actual = connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
+    # An expression in an index has no name; the catalogue has it only in the statement that created the index.
+    computed = (item for (sql,) in connection.execute(_MADE_BY, (name,)) for item in _COMPUTED.findall(sql or ""))
+    return tuple(next(computed) if column is None else column for (column,) in actual)
 
 
 _MADE_BY = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name = ?"
@@ -150,11 +150,11 @@ def of_postgres(connection: psycopg.Connection[Any]) -> dict[str, Table]:
         else:
             indexes.setdefault(table, {})[name] = Index(tuple(on), unique, partial)
     keys: dict[str, set[ForeignKey]] = {}
-    for table, target, source, there, on_delete in connection.execute(_FOREIGN_KEYS):
-        keys.setdefault(table, set()).add(ForeignKey(tuple(source), target, tuple(there), on_delete))
+    for table, target, source, existing, on_delete in connection.execute(_FOREIGN_KEYS):
+        keys.setdefault(table, set()).add(ForeignKey(tuple(source), target, tuple(existing), on_delete))
     return {
-        table: Table(each, primary.get(table, ()), indexes.get(table, {}), frozenset(keys.get(table, ())))
-        for table, each in columns.items()
+        table: Table(item, primary.get(table, ()), indexes.get(table, {}), frozenset(keys.get(table, ())))
+        for table, item in columns.items()
     }
 
 
@@ -206,6 +206,6 @@ def everything(url: str) -> list[str]:
         with psycopg.connect(url) as connection:
             return everything_of_postgres(connection)
     raw = apsw.Connection(url)
-    found = everything_of_sqlite(raw)
+    result = everything_of_sqlite(raw)
     raw.close()
-    return found
+    return result

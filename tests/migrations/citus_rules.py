@@ -59,7 +59,7 @@ def _refused_insert(text: str) -> Iterator[str]:
         if re.match(r"\s*\([^()]*\)\s*(?:WITH\b.*?\)\s*)?SELECT\s+:", rest, re.DOTALL) and not re.search(
             r"\bRETURNING\b", rest
         ):
-            yield "inserts what it selects without RETURNING, so that Citus copies it and hides which constraint is violated"
+            yield "inserts selected rows without RETURNING, so that Citus copies it and hides which constraint is violated"
 
 
 def _refused_ctes(text: str) -> Iterator[str]:
@@ -114,22 +114,22 @@ def _stable_functions_of_columns(statement: Named, connection: psycopg.Connectio
 
 def _updates(tree: str) -> Iterator[str]:
     """The UPDATEs in PostgreSQL's own form of a statement, each without the queries inside it."""
-    for found in re.finditer(r"\{QUERY :commandType 2 ", tree):
-        node = _node(tree, found.start())
+    for actual in re.finditer(r"\{QUERY :commandType 2 ", tree):
+        node = _node(tree, actual.start())
         while (inner := re.search(r"(?<!^)\{QUERY ", node)) is not None:
             node = node.replace(_node(node, inner.start()), "<>")
         yield node
 
 
 def _called_with_columns(query: str) -> Iterator[int]:
-    for found in re.finditer(r"\{(?:FUNCEXPR :funcid|OPEXPR :opno \d+ :opfuncid) (\d+)", query):
-        if "{VAR " in _node(query, found.start()):
-            yield int(found[1])
+    for actual in re.finditer(r"\{(?:FUNCEXPR :funcid|OPEXPR :opno \d+ :opfuncid) (\d+)", query):
+        if "{VAR " in _node(query, actual.start()):
+            yield int(actual[1])
 
 
 def _cast_columns(query: str) -> Iterator[int]:
-    for found in re.finditer(r"\{COERCEVIAIO ", query):
-        node = _node(query, found.start())
+    for actual in re.finditer(r"\{COERCEVIAIO ", query):
+        node = _node(query, actual.start())
         if "{VAR " in node:
             to = re.search(r":resulttype (\d+)", node.rpartition(":resulttype")[1] + node.rpartition(":resulttype")[2])
             assert to is not None

@@ -71,7 +71,7 @@ def on(url: str, call: Callable[[Connection], Any]) -> Any:
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
-    """The exit status of a child that does this, and what it answers."""
+    """Return the exit status and the output of a child process that runs this function."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -85,9 +85,9 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as file:
-        said = file.read()
+        output = file.read()
     _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), json.loads(said) if said else None
+    return os.waitstatus_to_exitcode(status), json.loads(output) if output else None
 
 
 def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[str]:
@@ -97,23 +97,23 @@ def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[
         dying = Dying(connection, at=at)
         return runner.up(dying, FixedClock(), to=to) if way == "up" else runner.down(dying, to=to or 0)
 
-    return [str(each) for each in on(url, call)]
+    return [str(item) for item in on(url, call)]
 
 
 def status(url: str) -> list[bool]:
     """Which migrations are applied."""
-    return [each.applied for each in on(url, runner.status)]
+    return [item.applied for item in on(url, runner.status)]
 
 
 def schemas(url: str) -> list[list[str]]:
     """Everything there is in the schema after no migration, after the first, and so on; nothing goes wrong."""
     count = len(status(url))
-    found = []
+    actual = []
     for version in range(1, count + 1):
         move(url, "up", to=version)
-        found.append(catalogue.everything(url))
+        actual.append(catalogue.everything(url))
     move(url, "down")
-    return [catalogue.everything(url), *found]
+    return [catalogue.everything(url), *actual]
 
 
 def kill_at_every_statement(url: str, way: str) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def start_at_once(url: str, processes: int) -> list[Any]:
         if child == 0:
             os.close(go[1])
             os.write(ready[1], b"x")
-            os.read(go[0], 1)  # nobody writes: it ends when all others have closed it
+            os.read(go[0], 1)  # returns at end of file, when all writers have closed the pipe
             try:
                 answer: Any = _open_and_write(url, number)
             except BaseException as error:

@@ -1,7 +1,7 @@
 """The rules by which the schema can be spread over several machines, by tenant, and what breaks them.
 
 Citus puts all rows of a tenant on one machine. It can do so only if everything that ties rows together, keys above all, ties
-rows of one tenant, and if every statement says of which tenant it speaks. Each rule yields what is wrong, so that a test can
+rows of one tenant, and if every statement names its tenant. Each rule yields its violations, so that a test can
 also plant a violation.
 """
 

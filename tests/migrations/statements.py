@@ -28,7 +28,7 @@ _VALUES: Sequence[Any] = (
 
 
 class Named(NamedTuple):
-    """A statement with the name of its query and, if it is the caller's to say, what was filtered by."""
+    """A statement with the name of its query and, if the caller supplies them, the filters."""
 
     name: str
     text: str
@@ -44,15 +44,15 @@ class Named(NamedTuple):
 def modules() -> list[ModuleType]:
     """Every module of the stores and of what they share."""
     packages = (holdfast.core, holdfast.stores)
-    found = [each for package in packages for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-    return [importlib.import_module(each.name) for each in found]
+    actual = [item for package in packages for item in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    return [importlib.import_module(item.name) for item in actual]
 
 
 def all_statements(dialect: Dialect) -> list[Named]:
     """Every statement of a dialect."""
-    found = {(each.name, each.sql): each for module in modules() for each in _of_module(module, dialect)}
+    result = {(item.name, item.sql): item for module in modules() for item in _of_module(module, dialect)}
     purges = [*purge_statements.bounded(), *purge_statements.unbounded(), purge_statements.anything()]
-    return [*found.values(), *(_named(f"lifecycle.{query.name}", query, dialect, "") for query in purges)]
+    return [*result.values(), *(_named(f"lifecycle.{query.name}", query, dialect, "") for query in purges)]
 
 
 def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
@@ -80,8 +80,8 @@ def _of_query(query: Query, dialect: Dialect, filters: Sequence[FilterColumns], 
     name = f"{where.removeprefix('holdfast.stores.')}.{query.name}"
     yield _named(name, query, dialect, "")
     if "/*where*/" in text:
-        for each in filters:
-            for label, clause in clauses(each, dialect):
+        for item in filters:
+            for label, clause in clauses(item, dialect):
                 yield _named(f"{name} where {label}", query, dialect, clause)
 
 
@@ -96,9 +96,9 @@ def clauses(filters: FilterColumns, dialect: Dialect) -> Iterator[tuple[str, str
     for column in [*filters._columns, None]:
         for op in ("eq", "ne", "lt", "ge", "in", "contains"):
             for value in _VALUES:
-                wanted = Filter(op, [value, value] if op == "in" else value, **_target(column))
+                expected = Filter(op, [value, value] if op == "in" else value, **_target(column))
                 try:
-                    yield f"{column or 'metadata'} {op} {value!r}", filters.compile([wanted], {}, dialect, Limits())
+                    yield f"{column or 'metadata'} {op} {value!r}", filters.compile([expected], {}, dialect, Limits())
                 except InvalidFilter:
                     continue  # not part of the language
 

@@ -17,6 +17,7 @@ from holdfast.migrations.adoption import differences
 from holdfast.migrations.files import migrations
 from holdfast.schema import adopt, migrate_down, migrate_up, migration_sql, migration_status
 from holdfast.sync_runner import step
+from tests.errors import raises
 from tests.migrations import catalogue
 
 
@@ -42,7 +43,7 @@ class Place:
         with pytest.raises(SchemaMismatch, match="nothing was recorded: ") as error:
             adopt(self.url)
         assert catalogue.everything(self.url) == before
-        assert not any(each.applied for each in migration_status(self.url))
+        assert not any(item.applied for item in migration_status(self.url))
         return str(error.value).partition("nothing was recorded: ")[2]
 
 
@@ -67,7 +68,7 @@ def test_a_printed_schema_is_adopted_and_works_like_a_migrated_one(printed: Plac
         Holdfast(printed.url, auto_migrate=False)
     adopted = adopt(printed.url)
     assert adopted == migration_status(printed.url)
-    assert all(each.applied for each in adopted)
+    assert all(item.applied for item in adopted)
     assert adopt(printed.url) == []
     assert migrate_up(printed.url) == []
     with Holdfast(printed.url, auto_migrate=False) as hf:
@@ -87,11 +88,11 @@ def test_printing_makes_the_same_schema_as_migrating(printed: Place, tmp_path: P
     assert catalogue.everything(printed.url) == catalogue.everything(migrated)
 
 
-def test_only_what_is_new_can_be_printed_and_adopted(bare: Place) -> None:
+def test_only_new_migrations_can_be_printed_and_adopted(bare: Place) -> None:
     migrate_up(bare.url, to=2)
     bare.execute(migration_sql(bare.engine, after=2))
-    assert [each.version for each in adopt(bare.url)] == [*range(3, len(migrations(Dialect.SQLITE)) + 1)]
-    assert all(each.applied for each in migration_status(bare.url))
+    assert [item.version for item in adopt(bare.url)] == [*range(3, len(migrations(Dialect.SQLITE)) + 1)]
+    assert all(item.applied for item in migration_status(bare.url))
 
 
 def test_tables_of_others_do_not_matter(printed: Place) -> None:
@@ -117,16 +118,16 @@ def test_a_schema_that_differs_is_refused_with_the_difference(change: str, says:
     place = Place("sqlite", str(tmp_path / "a.db"))
     place.execute(migration_sql("sqlite"))
     place.execute(change)
-    found = place.refused()
-    assert found.startswith(says), found
-    assert "; " not in found, "one difference is reported once"
+    actual = place.refused()
+    assert actual.startswith(says), actual
+    assert "; " not in actual, "one difference is reported once"
 
 
 def test_every_difference_is_named(printed: Place) -> None:
     for change, _ in (DIFFERENCES[0], DIFFERENCES[1], DIFFERENCES[3], DIFFERENCES[5]):
         printed.execute(change)
-    found = printed.refused().split("; ")
-    assert found == [
+    actual = printed.refused().split("; ")
+    assert actual == [
         "column feedback.metadata is missing",
         "index feedback.feedback_by_user is missing",
         "table general_feedback is missing",
@@ -198,20 +199,20 @@ ALTERED = [
 
 
 def test_every_other_definition_is_found_on_postgres(postgres_url: str) -> None:
-    known = migrations(Dialect.POSTGRES)
+    initial = migrations(Dialect.POSTGRES)
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         for change, says in [*DIFFERENCES, *ALTERED]:
             with raw.transaction(force_rollback=True):
                 raw.execute(change.encode())
-                (found,) = step(differences(PsycopgConnection(raw), known))
-                assert found.startswith(says), found
-        assert step(differences(PsycopgConnection(raw), known)) == []
+                (actual,) = step(differences(PsycopgConnection(raw), initial))
+                assert actual.startswith(says), actual
+        assert step(differences(PsycopgConnection(raw), initial)) == []
 
 
 def test_an_empty_database_is_missing_every_table(bare: Place) -> None:
-    found = bare.refused().split("; ")
-    assert all(line.startswith("table ") and line.endswith(" is missing") for line in found)
-    assert {"table tenants is missing", "table sessions is missing"} <= {*found}
+    actual = bare.refused().split("; ")
+    assert all(line.startswith("table ") and line.endswith(" is missing") for line in actual)
+    assert {"table tenants is missing", "table sessions is missing"} <= {*actual}
 
 
 def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -221,5 +222,5 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_there_is_no_sql_for_another_engine() -> None:
-    with pytest.raises(InvalidInput, match="there is no engine 'oracle': choose one of sqlite, postgres"):
+    with raises(InvalidInput, field="engine"):
         migration_sql("oracle")

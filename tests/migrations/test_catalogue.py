@@ -74,10 +74,10 @@ class Database:
             else "SELECT t.name, c.name, lower(c.type) FROM pragma_table_list AS t, pragma_table_info(t.name) AS c "
             "WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite!_%' ESCAPE '!'"
         )
-        found: dict[str, dict[str, str]] = {}
+        result: dict[str, dict[str, str]] = {}
         for table, column, kind in rows:
-            found.setdefault(table, {})[column] = kind
-        return found
+            result.setdefault(table, {})[column] = kind
+        return result
 
     def rows(self, table: str, tenant: str) -> list[tuple[Any, ...]]:
         """The rows in which a tenant's name occurs, in whatever column."""
@@ -85,8 +85,8 @@ class Database:
 
     def where(self, tenant: str) -> dict[str, list[tuple[Any, ...]]]:
         """The tables in which a tenant's name occurs, with its rows."""
-        found = {table: self.rows(table, tenant) for table in self.columns()}
-        return {table: sorted(rows, key=repr) for table, rows in found.items() if rows}
+        actual = {table: self.rows(table, tenant) for table in self.columns()}
+        return {table: sorted(rows, key=repr) for table, rows in actual.items() if rows}
 
     def words(self) -> int:
         """Words in the search index. SQLite has them in a table that shows no rows."""
@@ -110,10 +110,10 @@ class Database:
         self.execute(f"INSERT INTO {table.name} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
     def _parent(self, key: ForeignKey, tenant: str) -> dict[str, Any]:
-        here, there = zip(*key.columns, strict=True)
+        here, existing = zip(*key.columns, strict=True)
         target = catalogue.tables()[key.target].tenant
-        found = self.execute(f"SELECT {', '.join(there)} FROM {key.target} WHERE {target} = ? LIMIT 1", (tenant,))
-        return dict(zip(here, found[0], strict=True)) if found else {}
+        actual = self.execute(f"SELECT {', '.join(existing)} FROM {key.target} WHERE {target} = ? LIMIT 1", (tenant,))
+        return dict(zip(here, actual[0], strict=True)) if actual else {}
 
     def _value(self, table: Table, column: str, kind: str, tenant: str) -> Any:
         if (table.name, column) in CHOSEN:
@@ -171,26 +171,31 @@ def test_a_purge_leaves_no_row_of_the_tenant_in_any_table(
         assert database.words() > words
         assert expected <= {*database.where("acme")}
         delete(hf, database, "acme")
-        assert {*database.where("acme")} == {"erasures"}, "what was erased is remembered"
+        assert {*database.where("acme")} == {"erasures"}, "the record of the erasure remains"
         assert database.words() == words
         assert database.where("zenith") == theirs
         assert {*theirs} >= expected
 
 
 def test_every_table_is_of_tenants_or_declared_global(database: Database) -> None:
-    there = database.columns()
-    known = catalogue.tables()
-    assert {*known} == {*created_tables()} - {"schema_migrations"}
-    assert {*known} <= {*there}
-    for name, table in known.items():
-        assert table.columns == tuple(column for column in there[name] if (name, column) != ("message_texts", "words"))
+    existing = database.columns()
+    initial = catalogue.tables()
+    assert {*initial} == {*created_tables()} - {"schema_migrations"}
+    assert {*initial} <= {*existing}
+    for name, table in initial.items():
+        assert table.columns == tuple(
+            column for column in existing[name] if (name, column) != ("message_texts", "words")
+        )
         assert (catalogue.TENANT in table.columns) is (name not in GLOBAL), name
-    assert {name for name, table in known.items() if table.tenant is None} == {"server_settings"}
-    assert {*EXCEPTIONS} <= {*known}
-    assert all(each.why and (each.exported, each.purged, each.missed) != (True,) * 3 for each in EXCEPTIONS.values())
+    assert {name for name, table in initial.items() if table.tenant is None} == {"server_settings"}
+    assert {*EXCEPTIONS} <= {*initial}
+    assert all(
+        exception.why and (exception.exported, exception.purged, exception.missed) != (True,) * 3
+        for exception in EXCEPTIONS.values()
+    )
 
 
-def test_each_row_that_somebody_may_miss_keeps_its_tenant(database: Database) -> None:
+def test_a_row_that_counts_as_data_prevents_the_deletion_of_its_tenant(database: Database) -> None:
     with Holdfast(database.url, pool=POOL) as hf:
         for table in catalogue.tables_of_tenants():
             if table.foreign_keys or table.name == "tenants":
@@ -220,14 +225,14 @@ def test_rows_that_refer_to_each_other_can_be_imported(postgres_url: str) -> Non
 
 def not_deferrable(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
     """The foreign keys that refer to their own table, or to one that an import fills later, and are not DEFERRABLE."""
-    order = [each.name for each in catalogue.tables_of_tenants()]
-    found = connection.execute(
+    order = [tenant.name for tenant in catalogue.tables_of_tenants()]
+    actual = connection.execute(
         "SELECT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint WHERE contype = 'f' AND NOT condeferrable"
     )
-    return [(here, there) for here, there in found if order.index(there) >= order.index(here)]
+    return [(here, existing) for here, existing in actual if order.index(existing) >= order.index(here)]
 
 
-# Tables that nobody named
+# Tables that are not listed anywhere
 
 
 PLANTED = """
@@ -344,9 +349,9 @@ def table(name: str, *targets: str, firm: str = "") -> Table:
 
 def names(*made: Table) -> list[str]:
     """The order in which they come, which does not depend on the one they are given in."""
-    found = [each.name for each in parents_first(made)]
-    assert found == [each.name for each in parents_first(reversed(made))]
-    return found
+    result = [item.name for item in parents_first(made)]
+    assert result == [item.name for item in parents_first(reversed(made))]
+    return result
 
 
 def test_a_table_comes_after_those_it_refers_to() -> None:
@@ -358,8 +363,8 @@ def test_a_table_comes_after_those_it_refers_to() -> None:
 def test_circles_that_cascade_are_cut_where_they_do() -> None:
     assert names(table("a", "a")) == ["a"]
     assert names(table("a", "b", firm="b"), table("b", "a")) == ["b", "a"]
-    found = names(table("a", "b", firm="b"), table("b", "c", firm="c"), table("c", "a"), table("d", "a"))
-    assert found == ["c", "b", "a", "d"]
+    actual = names(table("a", "b", firm="b"), table("b", "c", firm="c"), table("c", "a"), table("d", "a"))
+    assert actual == ["c", "b", "a", "d"]
     assert len(names(table("a", "b", "c"), table("b", "a", "c"), table("c", "a", "b"))) == 3
 
 

@@ -23,9 +23,9 @@ ENGINES = ["sqlite", "postgres"]
 def run(*arguments: str) -> Any:
     """What the script answers."""
     command = [sys.executable, "-m", "tests.migrations.processes", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 @pytest.fixture
@@ -44,24 +44,24 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str
         ("sqlite", "up"),
         ("sqlite", "down"),
         ("postgres", "up"),
-        pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for what nobody does in a hurry
+        pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for a rare operation
     ],
 )
-def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_goes_on(
+def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_continues(
     engine: str, way: str, place: Callable[[str], str]
 ) -> None:
-    known = migrations(Dialect(engine))
+    initial = migrations(Dialect(engine))
     tries = run("kill", place(engine), way)
     # Each migration is at least its own statements, the row that records it, a begin and a commit.
-    assert len(tries) > sum(len(statements(each.up if way == "up" else each.down)) + 3 for each in known)
-    assert [each["exit"] for each in tries] == [KILLED] * (len(tries) - 1) + [0]
-    assert all(each["is_whole"] for each in tries)
-    counts = [each["applied"].count(True) for each in tries]
-    for applied, each in zip(counts, tries, strict=True):
-        assert each["applied"] == [True] * applied + [False] * (len(known) - applied)
+    assert len(tries) > sum(len(statements(item.up if way == "up" else item.down)) + 3 for item in initial)
+    assert [item["exit"] for item in tries] == [KILLED] * (len(tries) - 1) + [0]
+    assert all(item["is_whole"] for item in tries)
+    counts = [item["applied"].count(True) for item in tries]
+    for applied, item in zip(counts, tries, strict=True):
+        assert item["applied"] == [True] * applied + [False] * (len(initial) - applied)
     assert counts == sorted(counts, reverse=way == "down"), "nothing that was done is ever undone"
-    assert set(counts) >= set(range(1, len(known))), "each migration was cut off by itself"
-    assert counts[-1] == (len(known) if way == "up" else 0)
+    assert set(counts) >= set(range(1, len(initial))), "each migration was cut off by itself"
+    assert counts[-1] == (len(initial) if way == "up" else 0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

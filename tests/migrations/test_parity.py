@@ -46,7 +46,7 @@ def test_the_tables_are_the_same(sqlite: dict[str, Table], postgres: dict[str, T
 def test_the_columns_are_the_same_in_the_same_order(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
     """But for the words of a message, which SQLite keeps in its index alone."""
     for name, table in sqlite.items():
-        columns = {each: column for each, column in postgres[name].columns.items() if (name, each) != WORDS}
+        columns = {item: column for item, column in postgres[name].columns.items() if (name, item) != WORDS}
         assert list(table.columns.items()) == list(columns.items()), name
     assert WORDS[1] in postgres[WORDS[0]].columns
 
@@ -72,9 +72,11 @@ def test_both_have_one_index_over_words_and_what_sqlites_is_made_of_is_all_that_
     assert "(words)" in definition
     raw = apsw.Connection(str(tmp_path / "a.db"))
     assert catalogue.word_indexes_of_sqlite(raw) == [catalogue.SQLITES_TEXT_INDEX]
-    there = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall()
+    existing = raw.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    ).fetchall()
     raw.close()
-    only = {name for (name,) in there} - sqlite.keys()
+    only = {name for (name,) in existing} - sqlite.keys()
     assert only == {"message_index"} | {f"message_index_{part}" for part in ("config", "data", "idx", "removed")}
 
 
@@ -103,25 +105,25 @@ def test_every_sqlite_table_is_strict(tmp_path: Path, sqlite: dict[str, Table]) 
 
 
 def test_the_files_have_the_same_numbers_and_names() -> None:
-    names = [[str(each) for each in migrations(dialect)] for dialect in Dialect]
+    names = [[str(migration) for migration in migrations(dialect)] for dialect in Dialect]
     assert names[0] == names[1]
-    versions = [each.version for each in migrations(Dialect.SQLITE)]
+    versions = [migration.version for migration in migrations(Dialect.SQLITE)]
     assert versions == list(range(1, len(versions) + 1))
 
 
-def test_every_migration_is_one_file_and_no_other_sql_lies_there() -> None:
-    there = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*.sql"))
-    assert there == [f"{each}.sql" for each in migrations(Dialect.SQLITE)]
+def test_every_migration_is_one_file_and_the_folder_has_no_other_sql() -> None:
+    existing = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*.sql"))
+    assert existing == [f"{migration}.sql" for migration in migrations(Dialect.SQLITE)]
 
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_no_statement_of_a_file_is_lost_by_taking_it_apart(dialect: Dialect) -> None:
     for migration in migrations(dialect):
         for script in (migration.up, migration.down):
-            found = statements(script)
-            assert _bare(" ".join(found)) == _bare(script), migration
-            assert all(statement.endswith(";") for statement in found), migration
-            assert len(found) == _bare(_TRIGGER_BODY.sub("", script)).count(";"), migration
+            actual = statements(script)
+            assert _bare(" ".join(actual)) == _bare(script), migration
+            assert all(statement.endswith(";") for statement in actual), migration
+            assert len(actual) == _bare(_TRIGGER_BODY.sub("", script)).count(";"), migration
 
 
 _TRIGGER_BODY = re.compile(r"BEGIN\n.*?\nEND", re.DOTALL)

@@ -20,6 +20,7 @@ from holdfast.engines.dialect import Dialect
 from holdfast.errors import InvalidInput, SchemaMismatch, Unavailable
 from holdfast.migrations.files import migrations
 from holdfast.schema import migrate_down, migrate_up, migration_status
+from tests.errors import raises
 from tests.migrations import catalogue
 
 ENGINES = ["sqlite", "sqlite through the standard library", "postgres"]
@@ -46,8 +47,8 @@ class Place:
 
     def everything(self) -> list[str]:
         """Every detail of the schema, but for the ledger, which may be there and empty."""
-        found = catalogue.everything(self._path or self.url)
-        return [line for line in found if "schema_migrations" not in line]
+        actual = catalogue.everything(self._path or self.url)
+        return [line for line in actual if "schema_migrations" not in line]
 
 
 @pytest.fixture(params=ENGINES)
@@ -81,19 +82,19 @@ def test_every_step_up_and_down_the_ladder_leads_to_the_same_schema(place: Place
     rungs = [place.everything()]
     assert rungs == [[]]
     for version in range(1, LATEST + 1):
-        (done,) = migrate_up(place.url, to=version)
-        assert (done.version, done.applied) == (version, True)
+        (completed,) = migrate_up(place.url, to=version)
+        assert (completed.version, completed.applied) == (version, True)
         rungs.append(place.everything())
         assert rungs[-1] != rungs[-2]
     for version in reversed(range(LATEST)):
         (undone,) = migrate_down(place.url, to=version)
         assert (undone.version, undone.applied) == (version + 1, False)
         assert place.everything() == rungs[version]
-    assert [each.version for each in migrate_up(place.url)] == list(range(1, LATEST + 1))
+    assert [item.version for item in migrate_up(place.url)] == list(range(1, LATEST + 1))
     assert place.everything() == rungs[LATEST]
 
 
-def test_what_was_written_before_going_up_again_is_gone_and_the_new_schema_works(place: Place) -> None:
+def test_data_of_an_undone_schema_is_gone_and_the_new_schema_works(place: Place) -> None:
     with Holdfast(place.url, auto_migrate=True) as hf:
         hf.tenant("acme").sessions.create(key="k")
     migrate_down(place.url, to=0)
@@ -109,13 +110,13 @@ def test_going_up_twice_does_nothing_the_second_time(place: Place) -> None:
     assert place.execute("SELECT * FROM schema_migrations") == ledger
 
 
-def test_the_ledger_says_what_was_applied(place: Place) -> None:
+def test_the_ledger_lists_the_applied_migrations(place: Place) -> None:
     migrate_up(place.url)
     rows = place.execute("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
-    known = migrations(Dialect.POSTGRES if place.url.startswith("postgresql") else Dialect.SQLITE)
-    assert [tuple(row) for row in rows] == [(each.version, each.name, each.checksum) for each in known]
-    assert [(each.version, each.name, each.applied) for each in migration_status(place.url)] == [
-        (each.version, each.name, True) for each in known
+    initial = migrations(Dialect.POSTGRES if place.url.startswith("postgresql") else Dialect.SQLITE)
+    assert [tuple(row) for row in rows] == [(item.version, item.name, item.checksum) for item in initial]
+    assert [(item.version, item.name, item.applied) for item in migration_status(place.url)] == [
+        (item.version, item.name, True) for item in initial
     ]
 
 
@@ -160,7 +161,7 @@ def test_sqlite_is_migrated_when_opened_and_not_when_told_so(tmp_path: Path) -> 
         hf.tenant("acme").sessions.create(key="k")
 
 
-def test_a_sqlite_file_of_somebody_else_keeps_its_own_tables(tmp_path: Path) -> None:
+def test_another_programs_sqlite_file_keeps_its_own_tables(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     Place(path, path).execute("CREATE TABLE theirs (x INTEGER)")
     with Holdfast(path) as hf:
@@ -169,7 +170,7 @@ def test_a_sqlite_file_of_somebody_else_keeps_its_own_tables(tmp_path: Path) -> 
     assert Place(path, path).everything() == ["table theirs CREATE TABLE theirs (x INTEGER)"]
 
 
-def test_a_table_of_somebody_else_in_our_way_fails_the_migration_as_a_whole(place: Place) -> None:
+def test_another_programs_table_of_the_same_name_fails_the_whole_migration(place: Place) -> None:
     place.execute("CREATE TABLE messages (x INTEGER)")
     before = place.everything()
     with pytest.raises(Exception, match="messages"):
@@ -218,9 +219,9 @@ def test_asking_for_the_status_makes_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", [-1, LATEST + 1, 9_999])
 def test_there_is_no_going_down_to_a_version_that_is_not_there(to: int, place: Place) -> None:
     migrate_up(place.url)
-    with pytest.raises(InvalidInput, match=f"there is no version {to}"):
+    with raises(InvalidInput, field="to"):
         migrate_down(place.url, to=to)
-    assert all(each.applied for each in migration_status(place.url))
+    assert all(item.applied for item in migration_status(place.url))
 
 
 def test_the_time_of_a_migration_is_the_clocks(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_a_schema_of_its_own_can_be_used_on_postgres(bare_postgres_url: str) -> 
 
 
 def test_a_version_that_is_not_there_is_no_goal(place: Place) -> None:
-    with pytest.raises(InvalidInput, match=f"there is no version 99 to go up to; there are 0 to {LATEST}"):
+    with raises(InvalidInput, field="to"):
         migrate_up(place.url, to=99)
 
 
@@ -256,4 +257,4 @@ def test_processes_that_start_at_once_see_each_other_whatever_the_isolation_of_t
     with ThreadPoolExecutor(4) as threads:
         for _ in threads.map(migrate_up, [bare_postgres_url] * 4):
             pass
-    assert all(each.applied for each in migration_status(bare_postgres_url))
+    assert all(item.applied for item in migration_status(bare_postgres_url))

@@ -36,30 +36,30 @@ def test_the_tables_above_all_tenants_are_few_and_there(connection: psycopg.Conn
 
 
 def test_every_statement_speaks_of_one_tenant(connection: psycopg.Connection[Any]) -> None:
-    found = [
+    actual = [
         wrong
         for statement in all_statements(Dialect.POSTGRES)
         if statement.name.rpartition(".")[2] not in OF_ALL_TENANTS
         for wrong in wrong_with_statement(statement, connection)
     ]
-    assert found == []
+    assert actual == []
 
 
 def test_no_statement_is_one_that_citus_refuses_or_sends_to_every_machine(connection: psycopg.Connection[Any]) -> None:
-    sent = {each.sql: each for each in all_statements(Dialect.POSTGRES) if " where " not in each.name}.values()
-    assert {each.name.rpartition(".")[2] for each in sent} >= UNDISTRIBUTED
-    distributed = [each for each in sent if each.name.rpartition(".")[2] not in UNDISTRIBUTED]
+    sent = {item.sql: item for item in all_statements(Dialect.POSTGRES) if " where " not in item.name}.values()
+    assert {item.name.rpartition(".")[2] for item in sent} >= UNDISTRIBUTED
+    distributed = [item for item in sent if item.name.rpartition(".")[2] not in UNDISTRIBUTED]
     assert [wrong for statement in distributed for wrong in refused(statement, connection)] == []
 
 
 def test_all_tables_take_part_and_those_pointed_to_come_first(connection: psycopg.Connection[Any]) -> None:
-    there = of_postgres(connection)
-    assert set(created_tables()) == there.keys()
-    statements = plan([_spread(name, table) for name, table in there.items()])
+    existing = of_postgres(connection)
+    assert set(created_tables()) == existing.keys()
+    statements = plan([_spread(name, table) for name, table in existing.items()])
     places = {
-        name: next(n for n, text in enumerate(statements) if f"'{name}'" in text.partition(",")[0]) for name in there
+        name: next(n for n, text in enumerate(statements) if f"'{name}'" in text.partition(",")[0]) for name in existing
     }
-    for name, table in there.items():
+    for name, table in existing.items():
         how = "create_reference_table(" if name in GLOBAL else f"create_distributed_table('{name}', 'tenant_id'"
         how = "citus_add_local_table_to_metadata(" if name in ON_THE_COORDINATOR else how
         assert how in statements[places[name]]
@@ -134,7 +134,7 @@ def test_a_statement_that_speaks_of_several_tenants_is_caught(
 ) -> None:
     statement = Statement(text, Dialect.POSTGRES)
     wrong = list(wrong_with_statement(Named("planted", text, statement.sql, statement.names), connection))
-    assert any(says in each for each in wrong), wrong
+    assert any(says in item for item in wrong), wrong
 
 
 POLICY = (
@@ -198,7 +198,7 @@ def _named(text: str) -> Named:
 @pytest.mark.parametrize(("text", "says"), REFUSED)
 def test_a_statement_that_citus_refuses_is_caught(text: str, says: str, connection: psycopg.Connection[Any]) -> None:
     wrong = list(refused(_named(text), connection))
-    assert any(says in each for each in wrong), wrong
+    assert any(says in item for item in wrong), wrong
 
 
 @pytest.mark.parametrize("text", ACCEPTED)

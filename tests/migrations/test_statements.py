@@ -40,11 +40,11 @@ def test_the_statements_were_found() -> None:
     """If the walk missed them, everything below would hold of nothing."""
     assert len(SQLITE) > 150
     assert len(POSTGRES) > 150
-    for found in (SQLITE, POSTGRES):
-        names = {statement.name for statement in found}
+    for actual in (SQLITE, POSTGRES):
+        names = {statement.name for statement in actual}
         for name in ("conversation.sessions.create", "conversation.log_reading.list", "lifecycle.tenants.list"):
             assert name in names
-        tables = {table for statement in found for table in tables_in(statement.text)}
+        tables = {table for statement in actual for table in tables_in(statement.text)}
         assert {"tenants", "sessions", "messages"} <= tables
 
 
@@ -86,8 +86,8 @@ def test_every_query_exists_on_both_engines_or_says_for_which_it_is() -> None:
     indexes_left_alone = {"touch_this_minute"}
     without_an_array = {"known_two"}
     optimistic = {"log_and_places", "put_if_unchanged", "put_writes_if_unchanged"}
-    known = {*text_index, *steps, *together, *indexes_left_alone, *without_an_array, *optimistic}
-    assert {name.rpartition(".")[2] for name in one_sided} <= known, sorted(one_sided)
+    initial = {*text_index, *steps, *together, *indexes_left_alone, *without_an_array, *optimistic}
+    assert {name.rpartition(".")[2] for name in one_sided} <= initial, sorted(one_sided)
 
 
 def test_every_index_that_sqlite_is_told_to_use_exists(sqlite_file: str) -> None:
@@ -107,9 +107,9 @@ def test_the_columns_of_every_filter_exist(sqlite_file: str) -> None:
     connection.close()
     filters = [value for module in modules() for value in vars(module).values() if isinstance(value, FilterColumns)]
     assert filters
-    for each in filters:
-        assert {name for sql, _ in each._columns.values() for name in re.findall("[a-z_]+", sql)} <= columns
-        assert len(list(clauses(each, Dialect.SQLITE))) > 50
+    for item in filters:
+        assert {name for sql, _ in item._columns.values() for name in re.findall("[a-z_]+", sql)} <= columns
+        assert len(list(clauses(item, Dialect.SQLITE))) > 50
 
 
 def test_a_statement_that_an_engine_does_not_understand_is_caught(

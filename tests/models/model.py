@@ -76,8 +76,8 @@ class Model:
             return {}
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise InvalidInput
-        found: dict[str, Any] = self.json(dict(value), "metadata_bytes")
-        return found
+        result: dict[str, Any] = self.json(dict(value), "metadata_bytes")
+        return result
 
     def check_page(self, limit: Any, cursor: Any, listing: str) -> None:
         """Refuse a page that cannot be."""
@@ -112,7 +112,7 @@ class ModelTenant:
         self.feedback = ModelFeedbacks(model, self)
 
     def known(self) -> None:
-        """The tenant comes into being with what it writes first."""
+        """Create the tenant with its first write."""
         self._model.tenants.register(self.name, {})
 
     @property
@@ -129,11 +129,11 @@ class ModelTenants:
 
     def create(self, tenant: str, *, metadata: Any = None) -> Tenant:
         model = self._model
-        stored = model.metadata(metadata)
+        saved = model.metadata(metadata)
         model.name(tenant, "tenant_bytes")
         if tenant in model.known:
             raise AlreadyExists
-        return self.register(tenant, stored)
+        return self.register(tenant, saved)
 
     def register(self, tenant: str, metadata: dict[str, Any]) -> Tenant:
         """A tenant comes into being."""
@@ -152,9 +152,9 @@ class ModelTenants:
         return self._model.page(rows, lambda tenant: escape(tenant.id), limit, cursor, "tenants")
 
     def update(self, tenant: str, *, metadata: Any) -> Tenant:
-        stored = self._model.metadata(metadata)
-        there = self.get(tenant)
-        changed = msgspec.structs.replace(there, metadata=stored, updated_at=self._model.now())
+        saved = self._model.metadata(metadata)
+        existing = self.get(tenant)
+        changed = msgspec.structs.replace(existing, metadata=saved, updated_at=self._model.now())
         self._model.known[tenant] = changed
         return changed
 
@@ -162,8 +162,8 @@ class ModelTenants:
         quota = snapshot_quota_mib
         if quota is not None and (not isinstance(quota, int) or isinstance(quota, bool) or not 0 <= quota < 2**40):
             raise InvalidInput
-        there = self.get(tenant)
-        changed = msgspec.structs.replace(there, snapshot_quota_mib=quota, updated_at=self._model.now())
+        existing = self.get(tenant)
+        changed = msgspec.structs.replace(existing, snapshot_quota_mib=quota, updated_at=self._model.now())
         self._model.known[tenant] = changed
         return changed
 
@@ -191,46 +191,46 @@ class ModelSessions:
         new_id = model.ids.new() if id is None else parse_id(id)
         key = new_id if key is None else model.name(key, "key_bytes")
         user, agent = self._name(user), self._name(agent)
-        stored = model.metadata(metadata)
-        there = self.rows.get(new_id)
-        if there is not None:
-            if there.deleted_at is not None or (there.key, there.user, there.agent) != (key, user, agent):
+        saved = model.metadata(metadata)
+        row = self.rows.get(new_id)
+        if row is not None:
+            if row.deleted_at is not None or (row.key, row.user, row.agent) != (key, user, agent):
                 raise Conflict
-            return there
+            return row
         if self._live(key, user) is not None:
             raise AlreadyExists
-        return self._add(new_id, key, user, agent, stored)
+        return self._add(new_id, key, user, agent, saved)
 
     def upsert(self, key: Any, *, user: Any = None, agent: Any = None, metadata: Any = None) -> Session:
         model = self._model
         new_id = model.ids.new()
         model.name(key, "key_bytes")
         user, named = self._name(user), self._name(agent)
-        stored = model.metadata(metadata)
-        there = self._live(key, user)
-        if there is None:
-            return self._add(new_id, key, user, named, stored)
+        saved = model.metadata(metadata)
+        existing = self._live(key, user)
+        if existing is None:
+            return self._add(new_id, key, user, named, saved)
         return self._set(
-            there,
-            agent=there.agent if agent is None else named,
-            metadata=there.metadata if metadata is None else stored,
+            existing,
+            agent=existing.agent if agent is None else named,
+            metadata=existing.metadata if metadata is None else saved,
             updated_at=model.now(),
         )
 
     def get(self, session_id: Any, *, deleted: bool = False) -> Session:
-        there = self._there(session_id)
-        if there.deleted_at is not None and not deleted:
+        existing = self._there(session_id)
+        if existing.deleted_at is not None and not deleted:
             raise NotFound
-        return there
+        return existing
 
     def find(self, key: Any, *, user: Any = None) -> Session | None:
         self._model.name(key, "key_bytes")
         if user is not None:
             return self._live(key, self._name(user))
-        found = [each for each in self.rows.values() if each.key == key and each.deleted_at is None]
-        if len(found) > 1:
+        result = [row for row in self.rows.values() if row.key == key and row.deleted_at is None]
+        if len(result) > 1:
             raise Conflict
-        return found[0] if found else None
+        return result[0] if result else None
 
     def list(
         self, *, user: Any = None, agent: Any = None, metadata: Any = None, where: Sequence[Filter] = (),
@@ -239,28 +239,28 @@ class ModelSessions:
         self._model.check_page(limit, cursor, "sessions")
         filters = _session_filters(user, agent, metadata, where)
         oracle.check(filters, oracle.SESSION_COLUMNS, self._model.limits)
-        rows = [each for each in self.rows.values() if (each.deleted_at is not None) == deleted]
-        rows = [each for each in rows if oracle.matches(each, filters)]
+        rows = [row for row in self.rows.values() if (row.deleted_at is not None) == deleted]
+        rows = [row for row in rows if oracle.matches(row, filters)]
         rows.sort(key=_recency)
         return self._model.page(rows, _recency, limit, cursor, "sessions")
 
     def count(self, *, user: Any = None, agent: Any = None, metadata: Any = None, where: Sequence[Filter] = ()) -> int:
         filters = _session_filters(user, agent, metadata, where)
         oracle.check(filters, oracle.SESSION_COLUMNS, self._model.limits)
-        return sum(each.deleted_at is None and oracle.matches(each, filters) for each in self.rows.values())
+        return sum(row.deleted_at is None and oracle.matches(row, filters) for row in self.rows.values())
 
     def update(
         self, session_id: Any, *, agent: Any = None, metadata: Any = None, expected: Session | None = None
     ) -> Session:
         parse_id(session_id)
-        named, stored = self._name(agent), self._model.metadata(metadata)
-        there = self.get(session_id)
-        if expected is not None and there != expected:
+        named, saved = self._name(agent), self._model.metadata(metadata)
+        existing = self.get(session_id)
+        if expected is not None and existing != expected:
             raise Conflict
         return self._set(
-            there,
-            agent=there.agent if agent is None else named,
-            metadata=there.metadata if metadata is None else stored,
+            existing,
+            agent=existing.agent if agent is None else named,
+            metadata=existing.metadata if metadata is None else saved,
             updated_at=self._model.now(),
         )
 
@@ -268,40 +268,40 @@ class ModelSessions:
         self._set(self.get(session_id), deleted_at=self._model.now())
 
     def restore(self, session_id: Any) -> Session:
-        there = self._there(session_id)
-        if there.deleted_at is None:
-            return there
-        if self._live(there.key, there.user) is not None:
+        existing = self._there(session_id)
+        if existing.deleted_at is None:
+            return existing
+        if self._live(existing.key, existing.user) is not None:
             raise Conflict
-        return self._set(there, deleted_at=None)
+        return self._set(existing, deleted_at=None)
 
     def purge(self, session_id: Any) -> None:
-        there = self._there(session_id)
-        del self.rows[there.id]
+        existing = self._there(session_id)
+        del self.rows[existing.id]
         messages = self._tenant.messages.rows
-        for message in [each for each in messages.values() if each.session_id == there.id]:
+        for message in [item for item in messages.values() if item.session_id == existing.id]:
             del messages[message.id]
             self._tenant.feedback.forget(message.id)
 
     def counted(self, session_id: str, messages: int, tokens: int) -> None:
         """The counters of a session follow its log."""
-        there = self.rows[session_id]
+        existing = self.rows[session_id]
         self._set(
-            there,
-            message_count=there.message_count + messages,
-            token_count=there.token_count + tokens,
+            existing,
+            message_count=existing.message_count + messages,
+            token_count=existing.token_count + tokens,
             updated_at=self._model.now(),
         )
 
     def _there(self, session_id: Any) -> Session:
-        found = self.rows.get(parse_id(session_id))
-        if found is None:
+        row = self.rows.get(parse_id(session_id))
+        if row is None:
             raise NotFound
-        return found
+        return row
 
     def _live(self, key: str, user: str) -> Session | None:
-        live = (each for each in self.rows.values() if each.deleted_at is None)
-        return next((each for each in live if (each.key, each.user) == (key, user)), None)
+        live = (row for row in self.rows.values() if row.deleted_at is None)
+        return next((item for item in live if (item.key, item.user) == (key, user)), None)
 
     def _add(self, id: str, key: str, user: str, agent: str, metadata: dict[str, Any]) -> Session:
         self._model.tenants.register(self._tenant.name, {})
@@ -334,10 +334,10 @@ class ModelMessages:
         return self._append(session_id, messages) if messages else []
 
     def get(self, message_id: Any) -> Message:
-        found = self.rows.get(parse_id(message_id))
-        if found is None or self._tenant.sessions.rows[found.session_id].deleted_at is not None:
+        row = self.rows.get(parse_id(message_id))
+        if row is None or self._tenant.sessions.rows[row.session_id].deleted_at is not None:
             raise NotFound
-        return found
+        return row
 
     def last(self, session_id: Any, count: int = 50) -> Log:
         _whole(count, 1, None)
@@ -361,7 +361,7 @@ class ModelMessages:
 
     def count(self, session_id: Any, *, where: Sequence[Filter] = ()) -> int:
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
-        return sum(oracle.matches(each, where) for each in self.log(session_id))
+        return sum(oracle.matches(item, where) for item in self.log(session_id))
 
     def update(
         self,
@@ -372,40 +372,42 @@ class ModelMessages:
         token_count: Any = None,
         is_preserved: Any = None,
     ) -> Message:
-        there = self.get(message_id)
+        existing = self.get(message_id)
         if content is not None and token_count is None:
             token_count = estimate(content)
         changed = msgspec.structs.replace(
-            there,
-            content=there.content if content is None else self._content(content, there.kind),
-            metadata=there.metadata if metadata is None else self._model.metadata(metadata),
-            token_count=there.token_count if token_count is None else _whole(token_count, 0, _MAX_TOKENS),
-            is_preserved=there.is_preserved if is_preserved is None else is_preserved,
+            existing,
+            content=existing.content if content is None else self._content(content, existing.kind),
+            metadata=existing.metadata if metadata is None else self._model.metadata(metadata),
+            token_count=existing.token_count if token_count is None else _whole(token_count, 0, _MAX_TOKENS),
+            is_preserved=existing.is_preserved if is_preserved is None else is_preserved,
             updated_at=self._model.now(),
         )
-        self.rows[there.id] = changed
-        shown = there.id in self._tenant.branches.way(there.session_id).ids
-        self._tenant.sessions.counted(there.session_id, 0, changed.token_count - there.token_count if shown else 0)
+        self.rows[existing.id] = changed
+        displayed = existing.id in self._tenant.branches.way(existing.session_id).ids
+        self._tenant.sessions.counted(
+            existing.session_id, 0, changed.token_count - existing.token_count if displayed else 0
+        )
         return changed
 
     def delete(self, session_id: Any, message_ids: Sequence[Any]) -> int:
         if len(message_ids) > self._model.limits.batch_rows:
             raise LimitExceeded
-        ids = {parse_id(each) for each in message_ids}
+        ids = {parse_id(item) for item in message_ids}
         where = self._tenant.sessions.get(session_id).id
-        gone = [each for each in self.rows.values() if each.id in ids and each.session_id == where]
-        shown = [each for each in self.log(where) if each.id in ids]
-        for message in gone:
+        removed = [row for row in self.rows.values() if row.id in ids and row.session_id == where]
+        displayed = [item for item in self.log(where) if item.id in ids]
+        for message in removed:
             del self.rows[message.id]
             self._tenant.feedback.forget(message.id)
-        if gone:
-            self._tenant.sessions.counted(where, -len(shown), -sum(each.token_count for each in shown))
-        return len(gone)
+        if removed:
+            self._tenant.sessions.counted(where, -len(displayed), -sum(item.token_count for item in displayed))
+        return len(removed)
 
     def log(self, session_id: Any) -> Log:
         """All messages that a session shows, however many."""
         session = self._tenant.sessions.get(session_id)
-        return [self.rows[each] for each in self._tenant.branches.way(session.id).ids if each in self.rows]
+        return [self.rows[item] for item in self._tenant.branches.way(session.id).ids if item in self.rows]
 
     def _append(self, session_id: Any, messages: Sequence[NewMessage]) -> Log:
         now, sessions = self._model.now(), self._tenant.sessions
@@ -415,13 +417,13 @@ class ModelMessages:
             raise InvalidInput
         where = parse_id(session_id)
         sessions.get(where)
-        there = [self.rows[id] for id in ids if id in self.rows]
-        if there:
-            if len(there) < len(ids) or not all(
-                _repeats(one, other, where) for one, other in zip(new, there, strict=True)
+        existing = [self.rows[id] for id in ids if id in self.rows]
+        if existing:
+            if len(existing) < len(ids) or not all(
+                _repeats(one, other, where) for one, other in zip(new, existing, strict=True)
             ):
                 raise Conflict
-            return there
+            return existing
         way = self._tenant.branches.way(where)
         for message in new:
             placed = msgspec.structs.replace(message, session_id=where, seq=way.next_seq)

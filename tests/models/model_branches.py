@@ -41,10 +41,10 @@ class ModelBranches:
         return self._show(way.branch.session_id, way.branch.number)
 
     def redo(self, session_id: Any) -> Branch:
-        shown = self.way(self._tenant.sessions.get(session_id).id).branch
-        if shown.origin != "rewind" or shown.parent is None:
+        displayed = self.way(self._tenant.sessions.get(session_id).id).branch
+        if displayed.origin != "rewind" or displayed.parent is None:
             raise Conflict
-        return self._show(shown.session_id, shown.parent)
+        return self._show(displayed.session_id, displayed.parent)
 
     def list(self, session_id: Any, *, limit: int | None = None, cursor: Any = None) -> Page[Branch]:
         self._model.check_page(limit, cursor, "branches")
@@ -67,14 +67,14 @@ class ModelBranches:
     def _fork(self, session_id: Any, at: Any, label: Any, origin: Origin) -> Way:
         named = "" if label is None else self._model.name(label, "name_bytes")
         id = self._tenant.sessions.get(session_id).id
-        shown, rows = self.way(id), self._tenant.messages.rows
-        there = {rows[each].seq for each in shown.ids if each in rows}
-        seq = shown.next_seq - 1 if at is None else _whole(at)
-        if seq not in {0, shown.next_seq - 1, *there}:
+        displayed, rows = self.way(id), self._tenant.messages.rows
+        existing = {rows[item].seq for item in displayed.ids if item in rows}
+        seq = displayed.next_seq - 1 if at is None else _whole(at)
+        if seq not in {0, displayed.next_seq - 1, *existing}:
             raise InvalidInput
         number = len(self._ways[id])
-        branch = Branch(id, number, shown.branch.number, seq, origin, named, self._model.now())
-        ids = [each for each in shown.ids if each in rows and rows[each].seq <= seq]
+        branch = Branch(id, number, displayed.branch.number, seq, origin, named, self._model.now())
+        ids = [item for item in displayed.ids if item in rows and rows[item].seq <= seq]
         self._ways[id].append(Way(branch, ids, seq + 1))
         return self._ways[id][-1]
 
@@ -83,12 +83,12 @@ class ModelBranches:
             raise NotFound
         if number != self._shown[id]:
             self._shown[id] = number
-            there = self._tenant.messages.log(id)
+            existing = self._tenant.messages.log(id)
             sessions = self._tenant.sessions.rows
             sessions[id] = msgspec.structs.replace(
                 sessions[id],
-                message_count=len(there),
-                token_count=sum(message.token_count for message in there),
+                message_count=len(existing),
+                token_count=sum(message.token_count for message in existing),
                 updated_at=self._model.now(),
             )
         return self.way(id).branch

@@ -48,15 +48,15 @@ class ModelPendingMessages:
     def append_batch(self, messages: Sequence[NewPendingMessage]) -> list[PendingMessage]:
         if len(messages) > self._model.limits.batch_rows:
             raise LimitExceeded
-        new = [self._new(each) for each in messages]
-        if len({each.id for each in new}) < len(new):
+        new = [self._new(message) for message in messages]
+        if len({item.id for item in new}) < len(new):
             raise InvalidInput
-        there = {each.id: each for each in self._all()}
-        if any(each.id in there for each in new):
-            if not all(each.id in there and _repeats(each, there[each.id]) for each in new):
+        existing = {item.id: item for item in self._all()}
+        if any(item.id in existing for item in new):
+            if not all(item.id in existing and _repeats(item, existing[item.id]) for item in new):
                 raise Conflict
-            return [there[each.id] for each in new]
-        return [self._place(each) for each in new]
+            return [existing[item.id] for item in new]
+        return [self._place(item) for item in new]
 
     def list_by_key(self, channel_name: Any, history_key: Any, *, limit: Any = None, cursor: Any = None) -> Page[Any]:
         room = self._room(channel_name, history_key)
@@ -69,28 +69,28 @@ class ModelPendingMessages:
     def compact(self, message_ids: Any, summary: Any, *, id: Any = None) -> PendingMessage | None:
         if len(message_ids) > self._model.limits.batch_rows:
             raise LimitExceeded
-        ids = {parse_id(each) for each in message_ids}
+        ids = {parse_id(item) for item in message_ids}
         new_id = self._model.ids.new() if id is None else parse_id(id)
         self._body(summary)
-        there = {each.id: each for each in self._all()}
-        if id is not None and new_id in there:
-            if not there[new_id].is_summary or there[new_id].body != summary:
+        existing = {item.id: item for item in self._all()}
+        if id is not None and new_id in existing:
+            if not existing[new_id].is_summary or existing[new_id].body != summary:
                 raise Conflict
-            return there[new_id]
-        gone = [each for each in there.values() if each.id in ids]
-        if len({_room_of(each) for each in gone}) > 1:
+            return existing[new_id]
+        removed = [item for item in existing.values() if item.id in ids]
+        if len({_room_of(item) for item in removed}) > 1:
             raise InvalidInput
-        return self._replace(gone, new_id, summary) if gone else None
+        return self._replace(removed, new_id, summary) if removed else None
 
     def delete_stale(self, *, older_than: Any) -> int:
         if older_than < timedelta(0):
             raise InvalidInput
-        now, gone = self._model.now(), 0
+        now, removed = self._model.now(), 0
         for room, waiting in [*self.rooms.items()]:
-            left = [each for each in waiting if now - each.updated_at <= older_than]
-            gone += len(waiting) - len(left)
+            left = [item for item in waiting if now - item.updated_at <= older_than]
+            removed += len(waiting) - len(left)
             self._keep(room, left)
-        return gone
+        return removed
 
     def list_groups(self, *, limit: Any = None, cursor: Any = None) -> Page[PendingGroup]:
         self._model.check_page(limit, cursor, "groups")
@@ -119,7 +119,7 @@ class ModelPendingMessages:
     def _new(self, new: NewPendingMessage) -> PendingMessage:
         id = self._model.ids.new() if new.id is None else parse_id(new.id)
         channel, key = self._room(new.channel_name, new.history_key)
-        named = [_named(self._model, each) for each in (new.sender, new.sender_id, new.platform_msg_id)]
+        named = [_named(self._model, item) for item in (new.sender, new.sender_id, new.platform_msg_id)]
         now = self._model.now()
         return PendingMessage(id, channel, key, 0, named[0], named[1], self._body(new.body), named[2], False, now, now)
 
@@ -148,7 +148,7 @@ class ModelPendingMessages:
             del self.rooms[room]
 
     def _all(self) -> list[PendingMessage]:
-        return [each for waiting in self.rooms.values() for each in waiting]
+        return [item for waiting in self.rooms.values() for item in waiting]
 
     def _room(self, channel_name: Any, history_key: Any) -> Room:
         return self._model.name(channel_name, "name_bytes"), self._model.name(history_key, "key_bytes")
@@ -169,32 +169,34 @@ class ModelContacts:
         self._names(channel_type, sender_id)
         limits = {"display_name": "display_bytes", "avatar_url": "url_bytes"}
         values = {name: _named(model, value, limits.get(name, "name_bytes")) for name, value in given.items()}
-        known: dict[str, Any] = {name: value for name, value in values.items() if value}
-        if stored := model.metadata(metadata):
-            known["metadata"] = stored
-        there = self.find(channel_type, sender_id)
-        if there is None:
+        initial: dict[str, Any] = {name: value for name, value in values.items() if value}
+        if saved := model.metadata(metadata):
+            initial["metadata"] = saved
+        existing = self.find(channel_type, sender_id)
+        if existing is None:
             self._tenant.known()
-            there = Contact(new_id, channel_type, sender_id, "", "", "", "", "", "", {}, None, model.now(), model.now())
-        self.rows[there.id] = msgspec.structs.replace(there, last_seen_at=model.now(), **known)
-        return self.rows[there.id]
+            existing = Contact(
+                new_id, channel_type, sender_id, "", "", "", "", "", "", {}, None, model.now(), model.now()
+            )
+        self.rows[existing.id] = msgspec.structs.replace(existing, last_seen_at=model.now(), **initial)
+        return self.rows[existing.id]
 
     def get(self, contact_id: Any) -> Contact:
-        found = self.rows.get(parse_id(contact_id))
-        if found is None:
+        row = self.rows.get(parse_id(contact_id))
+        if row is None:
             raise NotFound
-        return found
+        return row
 
     def find(self, channel_type: Any, sender_id: Any) -> Contact | None:
-        wanted = self._names(channel_type, sender_id)
-        return next((each for each in self.rows.values() if (each.channel_type, each.sender_id) == wanted), None)
+        expected = self._names(channel_type, sender_id)
+        return next((row for row in self.rows.values() if (row.channel_type, row.sender_id) == expected), None)
 
     def get_many(self, sender_ids: Sequence[Any]) -> dict[str, Contact]:
         if len(sender_ids) > self._model.limits.batch_rows:
             raise LimitExceeded
-        wanted = {self._model.name(each, "name_bytes") for each in sender_ids}
+        expected = {self._model.name(each, "name_bytes") for each in sender_ids}
         rows = sorted(self.rows.values(), key=lambda each: (each.last_seen_at, each.id))
-        return {each.sender_id: each for each in rows if each.sender_id in wanted}
+        return {each.sender_id: each for each in rows if each.sender_id in expected}
 
     def list(self, *, limit: Any = None, cursor: Any = None, **how: Any) -> Page[Contact]:
         self._model.check_page(limit, cursor, "contacts")
@@ -208,17 +210,17 @@ class ModelContacts:
         new_id, ids = self._model.ids.new(), self._ids(contact_ids)
         if len(ids) < 2:
             return None
-        members = self._with_groups([self.get(each) for each in ids])
-        merged_id = min((each.merged_id for each in members if each.merged_id is not None), default=new_id)
+        members = self._with_groups([self.get(item) for item in ids])
+        merged_id = min((member.merged_id for member in members if member.merged_id is not None), default=new_id)
         self._set(members, merged_id)
         return merged_id
 
     def unmerge(self, contact_ids: Any) -> int:
         ids = self._ids(contact_ids)
-        out = [each for each in self.rows.values() if each.id in ids and each.merged_id is not None]
+        out = [row for row in self.rows.values() if row.id in ids and row.merged_id is not None]
         self._set(out, None)
-        left = Counter(each.merged_id for each in self.rows.values())
-        self._set([each for each in self.rows.values() if each.merged_id and left[each.merged_id] == 1], None)
+        left = Counter(row.merged_id for row in self.rows.values())
+        self._set([row for row in self.rows.values() if row.merged_id and left[row.merged_id] == 1], None)
         return len(out)
 
     def _matching(self, *, search: Any = None, where: Sequence[Filter] = (), **equal: Any) -> Sequence[Contact]:
@@ -226,16 +228,16 @@ class ModelContacts:
         oracle.check(filters, CONTACT_COLUMNS, self._model.limits)
         if len((search or "").casefold()) > SEARCH_CHARS:
             raise LimitExceeded
-        rows = [each for each in self.rows.values() if oracle.matches(each, filters)]
-        return [each for each in rows if not search or _begins(each, search.casefold())]
+        rows = [row for row in self.rows.values() if oracle.matches(row, filters)]
+        return [row for row in rows if not search or _begins(row, search.casefold())]
 
     def _with_groups(self, given: Sequence[Contact]) -> Sequence[Contact]:
-        merged = {each.merged_id for each in given if each.merged_id is not None}
-        return [each for each in self.rows.values() if each in given or each.merged_id in merged]
+        merged = {item.merged_id for item in given if item.merged_id is not None}
+        return [row for row in self.rows.values() if row in given or row.merged_id in merged]
 
     def _set(self, contacts: Sequence[Contact], merged_id: str | None) -> None:
-        for each in contacts:
-            self.rows[each.id] = msgspec.structs.replace(each, merged_id=merged_id)
+        for contact in contacts:
+            self.rows[contact.id] = msgspec.structs.replace(contact, merged_id=merged_id)
 
     def _names(self, channel_type: Any, sender_id: Any) -> tuple[str, str]:
         return self._model.name(channel_type, "name_bytes"), self._model.name(sender_id, "name_bytes")
@@ -243,7 +245,7 @@ class ModelContacts:
     def _ids(self, contact_ids: Any) -> set[str]:
         if len(contact_ids) > self._model.limits.batch_rows:
             raise LimitExceeded
-        return {parse_id(each) for each in contact_ids}
+        return {parse_id(item) for item in contact_ids}
 
 
 class ModelFeedbacks:
@@ -255,11 +257,11 @@ class ModelFeedbacks:
 
     def create(self, message_id: Any, *, user: Any = None, id: Any = None, **given: Any) -> Feedback:
         new = self._new(message_id, user, id, **given)
-        there = self.rows.get(new.id)
-        if there is not None:
-            if not _same_opinion(new, there):
+        row = self.rows.get(new.id)
+        if row is not None:
+            if not _same_opinion(new, row):
                 raise Conflict
-            return there
+            return row
         if user is not None and self._of(new.message_id, user) is not None:
             raise AlreadyExists
         self.rows[new.id] = new
@@ -269,17 +271,17 @@ class ModelFeedbacks:
         if user is None:
             raise InvalidInput
         new = self._new(message_id, user, None, **given)
-        there = self._of(new.message_id, user)
-        if there is not None:
-            new = msgspec.structs.replace(new, id=there.id, created_at=there.created_at)
+        existing = self._of(new.message_id, user)
+        if existing is not None:
+            new = msgspec.structs.replace(new, id=existing.id, created_at=existing.created_at)
         self.rows[new.id] = new
         return new
 
     def get(self, feedback_id: Any) -> Feedback:
-        found = self.rows.get(parse_id(feedback_id))
-        if found is None or not self._is_live(found):
+        row = self.rows.get(parse_id(feedback_id))
+        if row is None or not self._is_live(row):
             raise NotFound
-        return found
+        return row
 
     def list(self, *, limit: Any = None, cursor: Any = None, **how: Any) -> Page[Feedback]:
         self._model.check_page(limit, cursor, "feedback")
@@ -294,26 +296,26 @@ class ModelFeedbacks:
         changes = {name: value for name, value in self._checked(**given).items() if given.get(name) is not None}
         if metadata is not None:
             changes["metadata"] = self._model.metadata(metadata)
-        there = self.get(feedback_id)
-        self.rows[there.id] = msgspec.structs.replace(there, updated_at=self._model.now(), **changes)
-        return self.rows[there.id]
+        existing = self.get(feedback_id)
+        self.rows[existing.id] = msgspec.structs.replace(existing, updated_at=self._model.now(), **changes)
+        return self.rows[existing.id]
 
     def delete(self, feedback_id: Any) -> None:
         del self.rows[self.get(feedback_id).id]
 
     def forget(self, message_id: str) -> None:
-        """A message is gone, and what was said of it."""
-        self.rows = {id: each for id, each in self.rows.items() if each.message_id != message_id}
+        """Remove a message and the feedback on it."""
+        self.rows = {id: item for id, item in self.rows.items() if item.message_id != message_id}
 
     def _new(self, message_id: Any, user: Any, id: Any, *, metadata: Any = None, **given: Any) -> Feedback:
         new_id = self._model.ids.new() if id is None else parse_id(id)
         parse_id(message_id)
         named = "" if user is None else self._model.name(user, "name_bytes")
-        stored, now = self._model.metadata(metadata), self._model.now()
+        saved, now = self._model.metadata(metadata), self._model.now()
         checked = {"feedback_text": "", "issue_type": "", **self._checked(**given)}
         message = self._tenant.messages.get(message_id)
         return Feedback(
-            id=new_id, message_id=message.id, session_id=message.session_id, user=named, metadata=stored, created_at=now,
+            id=new_id, message_id=message.id, session_id=message.session_id, user=named, metadata=saved, created_at=now,
             updated_at=now, **checked,
         )  # fmt: skip
 
@@ -327,13 +329,13 @@ class ModelFeedbacks:
         return values
 
     def _of(self, message_id: str, user: str) -> Feedback | None:
-        found = (each for each in self.rows.values() if (each.message_id, each.user) == (message_id, user))
-        return next(found, None)
+        actual = (row for row in self.rows.values() if (row.message_id, row.user) == (message_id, user))
+        return next(actual, None)
 
     def _matching(self, *, where: Sequence[Filter] = (), **equal: Any) -> Sequence[Feedback]:
         filters = [*(column(name).eq(value) for name, value in equal.items() if value is not None), *where]
         oracle.check(filters, FEEDBACK_COLUMNS, self._model.limits)
-        return [each for each in self.rows.values() if self._is_live(each) and oracle.matches(each, filters)]
+        return [row for row in self.rows.values() if self._is_live(row) and oracle.matches(row, filters)]
 
     def _is_live(self, feedback: Feedback) -> bool:
         return self._tenant.sessions.rows[feedback.session_id].deleted_at is None
@@ -350,7 +352,7 @@ def _repeats(new: PendingMessage, there: PendingMessage) -> bool:
 
 
 def _group(room: Room, waiting: list[PendingMessage]) -> PendingGroup:
-    newest = max(each.created_at for each in waiting)
+    newest = max(item.created_at for item in waiting)
     return PendingGroup(*room, len(waiting), waiting[-1].is_summary, newest)
 
 
@@ -360,10 +362,10 @@ def _activity(group: PendingGroup) -> tuple[float, str, str]:
 
 def _is_of(key: str, channel: str, peer: str) -> bool:
     try:
-        found = GroupKey.parse(key)
+        actual = GroupKey.parse(key)
     except InvalidInput:
         return False
-    return isinstance(found, GroupKey) and (found.channel, found.peer) == (channel, peer)
+    return isinstance(actual, GroupKey) and (actual.channel, actual.peer) == (channel, peer)
 
 
 def _begins(contact: Contact, search: str) -> bool:

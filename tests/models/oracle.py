@@ -50,7 +50,7 @@ MESSAGE_COLUMNS: Columns = {
 
 
 def check(filters: Sequence[Any], columns: Columns, limits: Limits) -> None:
-    """Refuse what is not in the language.
+    """Refuse a filter that is not part of the language.
 
     Raises:
         InvalidFilter: one of them is not.
@@ -58,22 +58,22 @@ def check(filters: Sequence[Any], columns: Columns, limits: Limits) -> None:
     """
     if len(filters) > limits.filters:
         raise LimitExceeded
-    for each in filters:
-        if not isinstance(each, Filter) or (each.column is UNSET) == (each.meta is UNSET):
+    for item in filters:
+        if not isinstance(item, Filter) or (item.column is UNSET) == (item.meta is UNSET):
             raise InvalidFilter
-        values = each.value if each.op == "in" else [each.value]
-        if each.op == "in" and len(values) > limits.filter_values:
+        values = item.value if item.op == "in" else [item.value]
+        if item.op == "in" and len(values) > limits.filter_values:
             raise LimitExceeded
         for value in values:
-            if isinstance(each.column, str):
-                _check_column(each.op, value, columns.get(each.column))
+            if isinstance(item.column, str):
+                _check_column(item.op, value, columns.get(item.column))
             else:
-                _check_meta(each.op, value)
+                _check_meta(item.op, value)
 
 
 def matches(row: Any, filters: Sequence[Filter]) -> bool:
     """Whether a row, which has its columns as attributes and its ``metadata``, is what all filters ask for."""
-    return all(_matches(row, each) for each in filters)
+    return all(_matches(row, item) for item in filters)
 
 
 def _matches(row: Any, f: Filter) -> bool:
@@ -81,20 +81,20 @@ def _matches(row: Any, f: Filter) -> bool:
         return contains(row.content, f.value) or (isinstance(f.value, dict) and contains(row.content, [f.value]))
     if isinstance(f.column, str):
         return _column(getattr(row, f.column), f)
-    found = row.metadata.get(f.meta, _MISSING)
+    actual = row.metadata.get(f.meta, _MISSING)
     if f.op == "ne":
-        return not _equal(found, f.value)
+        return not _equal(actual, f.value)
     if f.op == "in":
-        return any(_equal(found, value) for value in f.value)
+        return any(_equal(actual, value) for value in f.value)
     if f.op == "eq":
-        return _equal(found, f.value)
+        return _equal(actual, f.value)
     if f.op == "contains":
-        if isinstance(found, list):
-            return any(_equal(item, f.value) for item in found)
-        return isinstance(found, str) and isinstance(f.value, str) and f.value in found
-    if _kind(found) != _kind(f.value):
+        if isinstance(actual, list):
+            return any(_equal(item, f.value) for item in actual)
+        return isinstance(actual, str) and isinstance(f.value, str) and f.value in actual
+    if _kind(actual) != _kind(f.value):
         return False
-    return _COMPARISONS[f.op](_sortable(found), _sortable(f.value))
+    return _COMPARISONS[f.op](_sortable(actual), _sortable(f.value))
 
 
 def contains(whole: Any, part: Any) -> bool:
@@ -102,7 +102,7 @@ def contains(whole: Any, part: Any) -> bool:
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
     if isinstance(part, list):
-        return isinstance(whole, list) and all(any(contains(each, item) for each in whole) for item in part)
+        return isinstance(whole, list) and all(any(contains(entry, item) for entry in whole) for item in part)
     return _equal(whole, part)
 
 

@@ -1,4 +1,4 @@
-"""The checks of a simulation by themselves: each answer that is not true is refused, and what is true is not."""
+"""The checks of a simulation by themselves: each wrong answer is refused, and correct answers are accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import NotFound
 from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.call_log import Attempts, MessageAttempt
+from holdfast.testing.sim.call_log import CallLog, MessageAttempt
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, StepRow
 from holdfast.testing.sim.promises import Promises
 from holdfast.testing.sim.recorder import Outcome, StoreCall, record_stores
@@ -92,9 +92,9 @@ TRUE: dict[str, StoreCall] = {
     "a run that is there": answered("runs.start", run()),
     "a step that is there": step_call(stepped(2)),
     "a step without messages": step_call(stepped()),
-    "a load of what is there": answered("runs.load", loaded(1, STEP), run_id=RUN),
+    "a load of an existing run": answered("runs.load", loaded(1, STEP), run_id=RUN),
     "a claim of nothing": answered("leases.claim", None),
-    "a claim of what is there": answered("leases.claim", run()),
+    "a claim of an existing run": answered("leases.claim", run()),
     "a claim of any tenant": answered("run_queue.claim", SimpleNamespace(tenant="acme", run=run()), tenant=""),
     "an intended call": answered("tool_calls.intend", [], run_id=RUN, calls=[SimpleNamespace(id="open")]),
     "an open call that is offered": answered("tool_calls.pending", [pending("open", "run")], run_id=RUN),
@@ -109,7 +109,7 @@ TRUE: dict[str, StoreCall] = {
     "agents in an order that was asked for": answered(
         "agents.list", [SimpleNamespace(id=id) for id in "ba"], order="x"
     ),
-    "what nobody checks": answered("sessions.get", None, session_id=SESSION),
+    "an unchecked method": answered("sessions.get", None, session_id=SESSION),
 }
 
 
@@ -153,11 +153,11 @@ FALSE: dict[str, tuple[StoreCall, str]] = {
     ),
     "a message that is missing": (
         answered("messages.list", [message(1, "m1", "hello")], session_id=SESSION),
-        "2 were there",
+        "2 existed before",
     ),
     "another message": (
         answered("messages.list", [message(1, "m1", "hello"), message(2, "m9", "hi")], session_id=SESSION),
-        "m9 was shown",
+        "was listed as m9",
     ),
     "a message that was not appended": (
         answered("messages.append", message(3, "m3"), session_id=SESSION, content="x"),
@@ -195,7 +195,7 @@ def test_one_epoch_is_given_to_one_call_only() -> None:
         settle(answered("leases.claim", run(), process="one"), answered("leases.claim", run(), process="two"))
 
 
-def test_a_pause_is_kept_by_the_clock_of_whoever_claims_unless_somebody_woke_the_run() -> None:
+def test_a_pause_is_kept_by_the_claiming_workers_clock_unless_the_run_was_resumed() -> None:
     promises = Promises()
     promises.rows = rows()
     promises.rows.runs[KEY] = promises.rows.runs[KEY]._replace(status="paused", pause_until=1_000)
@@ -209,11 +209,11 @@ def test_a_pause_is_kept_by_the_clock_of_whoever_claims_unless_somebody_woke_the
 
 
 def test_an_agent_that_was_to_be_deleted_may_be_gone() -> None:
-    gone = answered("agents.create", SimpleNamespace(id="new", version=1))
-    settle(answered("agents.delete", None, key=("new",)), gone)
+    removed = answered("agents.create", SimpleNamespace(id="new", version=1))
+    settle(answered("agents.delete", None, key=("new",)), removed)
 
 
-# What was asked for
+# Requested writes
 
 
 def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> None:
@@ -231,12 +231,12 @@ def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> 
 
 
 def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> None:
-    asked = Attempts()
+    asked = CallLog()
     outcomes = [ToolOutcome(id="a"), ToolOutcome(id="b", error="no"), ToolOutcome(id="c", status="unknown", error="?")]
     asked.add(step_call(None, tool_calls=outcomes, messages=[NewMessage(role="user", content="x")]))
-    (found,) = asked.steps[KEY]
-    assert found.outcomes == {"a": "finished", "b": "failed", "c": "unknown"}
-    assert (found.input_tokens, found.output_tokens, len(found.messages)) == (0, 0, 1)
+    (actual,) = asked.steps[KEY]
+    assert actual.outcomes == {"a": "finished", "b": "failed", "c": "unknown"}
+    assert (actual.input_tokens, actual.output_tokens, len(actual.messages)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -255,13 +255,13 @@ def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> Non
     ],
 )
 def test_a_log_is_left_alone_once_something_changed_it_that_is_not_followed(method: str, loose: bool) -> None:
-    asked = Attempts()
+    asked = CallLog()
     asked.add(answered(method, None, session_id=SESSION, content="x"))
     assert (asked.loose == {"acme"}) is loose
 
 
 def test_intents_of_one_run_add_up_and_tenants_are_kept_apart() -> None:
-    asked = Attempts()
+    asked = CallLog()
     for tenant, ids in (("acme", "ab"), ("acme", "bc"), ("zenith", "d")):
         calls = [NewToolCall(id=id, tool_name="mail") for id in ids]
         asked.add(answered("tool_calls.intend", None, tenant=tenant, run_id=RUN, calls=calls))

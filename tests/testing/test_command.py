@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from holdfast.cli.commands import root
 
 BROKEN = """
-from holdfast.testing.sim import AgentsAtWork, Violation
+from holdfast.testing.sim import AgentScenario, Violation
 
-class Unlucky(AgentsAtWork):
-    def check(self, look):
-        if look.select("SELECT 1 FROM runs WHERE status = 'completed'") and self.seed == 5:
+class Unlucky(AgentScenario):
+    def check(self, observer):
+        if observer.select("SELECT 1 FROM runs WHERE status = 'completed'") and self.seed == 5:
             raise Violation("seed 5 is not wanted")
 
 def scenario(seed):
@@ -29,32 +29,32 @@ def sim(*args: str) -> Result:
     return CliRunner().invoke(root, ["sim", *args])
 
 
-def test_one_seed_says_what_it_was() -> None:
-    done = sim("--seed", "3")
-    assert done.exit_code == 0
-    assert re.fullmatch(r"seed 3: [\d,]+ events, \d\.\d hours, [\d,]+ faults\n", done.output)
+def test_one_seed_prints_its_result() -> None:
+    completed = sim("--seed", "3")
+    assert completed.exit_code == 0
+    assert re.fullmatch(r"seed 3: [\d,]+ events, \d\.\d hours, [\d,]+ faults\n", completed.output)
 
 
-def test_the_trace_is_printed_when_it_is_asked_for() -> None:
+def test_the_trace_is_printed_on_request() -> None:
     first, second = sim("--seed", "3", "--trace"), sim("--seed", "3", "--trace")
     assert "faults begin" in first.output
     assert first.output == second.output
 
 
-def test_it_goes_on_for_as_long_as_it_is_told() -> None:
-    done = sim("--seed", "7", "--minutes", "0.01")
-    assert done.exit_code == 0
-    assert re.search(r"^seeds? 7", done.output)
+def test_it_runs_for_the_requested_time() -> None:
+    completed = sim("--seed", "7", "--minutes", "0.01")
+    assert completed.exit_code == 0
+    assert re.search(r"^seeds? 7", completed.output)
 
 
 def test_a_failure_ends_it_with_the_line_that_shows_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_to_simulate.py").write_text(BROKEN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    done = sim("--seed", "3", "--minutes", "10", "--scenario", "mine_to_simulate:scenario")
-    assert done.exit_code == 1
-    assert "seed 5: seed 5 is not wanted" in done.stderr
-    line = done.stderr.splitlines()[-1]
+    completed = sim("--seed", "3", "--minutes", "10", "--scenario", "mine_to_simulate:scenario")
+    assert completed.exit_code == 1
+    assert "seed 5: seed 5 is not wanted" in completed.stderr
+    line = completed.stderr.splitlines()[-1]
     assert line == "replay: holdfast sim --seed 5 --scenario mine_to_simulate:scenario"
     again = sim(*line.split()[3:])
     assert again.exit_code == 1
@@ -63,6 +63,6 @@ def test_a_failure_ends_it_with_the_line_that_shows_it_again(tmp_path: Path, mon
 
 @pytest.mark.parametrize("wrong", ["nothing", "no_such_module_here:x", "holdfast:NoSuchName"])
 def test_a_scenario_that_is_not_there_is_refused(wrong: str) -> None:
-    done = sim("--scenario", wrong)
-    assert done.exit_code == 2
-    assert wrong.split(":")[0] in done.stderr
+    completed = sim("--scenario", wrong)
+    assert completed.exit_code == 2
+    assert wrong.split(":")[0] in completed.stderr

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import NewToolCall
-from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, LoopsAtWork, Simulation
+from holdfast.testing.sim import AgentScenario, Fault, FaultName, LoopScenario, Simulation
 from holdfast.testing.sim.plans import PlannedStep
 from holdfast.testing.sim.process import Main
 from holdfast.testing.sim.simulation import Report
@@ -19,8 +19,8 @@ MOST = 1_000
 """More operations than one run makes."""
 
 
-class ShortLoop(LoopsAtWork):
-    """One run of two iterations, with two calls of tools in the first, and whoever starts and drives it."""
+class ShortLoop(LoopScenario):
+    """One run of two iterations, with two tool calls in the first, and the processes that start and drive it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, runs=1, processes=1, workers=1)
@@ -38,11 +38,11 @@ class ShortLoop(LoopsAtWork):
 class ShortWork(ShortLoop):
     """The same with a plain worker."""
 
-    worker = AgentsAtWork.worker
+    worker = AgentScenario.worker
 
 
 def at_every_operation(
-    name: FaultName, scenario: Callable[[int], AgentsAtWork], *, step: int = 1, on: str = ""
+    name: FaultName, scenario: Callable[[int], AgentScenario], *, step: int = 1, on: str = ""
 ) -> list[Report]:
     """The reports of simulations in which a fault strikes at the first operation, at the second, and so on."""
     reports: list[Report] = []
@@ -59,7 +59,7 @@ def at_every_operation(
 @pytest.mark.parametrize("scenario", [ShortLoop, ShortWork])
 @pytest.mark.parametrize("name", ["CrashBeforeWrite", "CrashAfterWrite"])
 def test_a_crash_at_every_call_of_a_store_loses_nothing_and_repeats_nothing(
-    name: FaultName, scenario: type[AgentsAtWork]
+    name: FaultName, scenario: type[AgentScenario]
 ) -> None:
     kind = "call " if name == "CrashBeforeWrite" else "answer "
     assert len(at_every_operation(name, scenario, on=kind)) >= 8
@@ -78,17 +78,17 @@ def test_a_crash_at_every_call_of_a_store_loses_nothing_and_repeats_nothing(
     ],
 )
 def test_a_failure_at_operations_of_the_disk_loses_nothing_and_repeats_nothing(
-    name: FaultName, scenario: type[AgentsAtWork], step: int, least: int
+    name: FaultName, scenario: type[AgentScenario], step: int, least: int
 ) -> None:
     assert len(at_every_operation(name, scenario, step=step)) > least
 
 
-def usual_agents(seed: int) -> AgentsAtWork:
-    return AgentsAtWork(seed, runs=1, processes=1, workers=1)
+def usual_agents(seed: int) -> AgentScenario:
+    return AgentScenario(seed, runs=1, processes=1, workers=1)
 
 
-def usual_loops(seed: int) -> AgentsAtWork:
-    return LoopsAtWork(seed, runs=1, processes=1, workers=1)
+def usual_loops(seed: int) -> AgentScenario:
+    return LoopScenario(seed, runs=1, processes=1, workers=1)
 
 
 @pytest.mark.soak
@@ -112,6 +112,6 @@ def usual_loops(seed: int) -> AgentsAtWork:
     ],
 )
 def test_a_failure_at_every_operation_loses_nothing_and_repeats_nothing(
-    name: FaultName, scenario: Callable[[int], AgentsAtWork]
+    name: FaultName, scenario: Callable[[int], AgentScenario]
 ) -> None:
     assert len(at_every_operation(name, scenario)) > 5

@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Simulation, faults, mixed
+from holdfast.testing.sim import AgentScenario, Fault, FaultName, Simulation, faults, mixed
 from holdfast.testing.sim.faults import KINDS, USUAL_MS, Faults
+from tests.errors import raises
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "simulation.md").read_text("utf-8")
 NAMES: tuple[FaultName, ...] = get_args(FaultName)
@@ -45,7 +46,7 @@ def test_operations_that_are_not_meant_are_not_counted() -> None:
 
 def test_the_first_rule_wins_and_each_is_counted() -> None:
     both = rules(Fault("CrashBeforeWrite", 1, at_most=1), Fault("StorageWriteFail", 1))
-    names = [found.name for found in (both.at("write", "a"), both.at("write", "a")) if found is not None]
+    names = [actual.name for actual in (both.at("write", "a"), both.at("write", "a")) if actual is not None]
     assert names == ["CrashBeforeWrite", "StorageWriteFail"]
     assert both.happened == {"CrashBeforeWrite": 1, "StorageWriteFail": 1}
 
@@ -58,13 +59,13 @@ def test_nothing_strikes_once_they_have_stopped() -> None:
 
 def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
     drawn = rules(Fault("StorageLatency", 1, ms=(5, 9)))
-    found = {each.ms for each in (drawn.at("read", "a") for _ in range(200)) if each is not None}
-    assert found == {5, 6, 7, 8, 9}
+    actual = {number.ms for number in (drawn.at("read", "a") for _ in range(200)) if number is not None}
+    assert actual == {5, 6, 7, 8, 9}
     assert all(name in USUAL_MS for name in NAMES if "Latency" in name or "Clock" in name)
 
 
-def test_what_is_no_fault_and_no_probability_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="there is no fault 'Flood'"):
+def test_an_unknown_fault_and_an_invalid_probability_are_refused() -> None:
+    with raises(InvalidInput, field="name"):
         Fault("Flood")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="from 0 to 1"):
         Fault("PowerCut", 20)
@@ -89,9 +90,9 @@ SAID = {
     "ProcessDeath": "dies",
     "ClockSkew": "has a clock that is wrong",
     "PowerCut": "the power is cut",
-    "LostWrites": "what was not flushed is dropped",
-    "TornWrites": "what was not flushed is torn",
-    "ReorderedWrites": "what was not flushed is scattered",
+    "LostWrites": "unflushed data is dropped",
+    "TornWrites": "unflushed data is torn",
+    "ReorderedWrites": "unflushed data is scattered",
     "StorageSyncFail": "OutcomeUnknown",
     "StorageWriteFail": "OutcomeUnknown",
     "DiskFull": "StorageFull",
@@ -104,14 +105,14 @@ SAID = {
 def test_each_fault_strikes_by_itself_and_breaks_no_promise(name: FaultName) -> None:
     often = {"start": 1.0, "tool": 1.0, "sync": 0.2, "lock": 0.2}.get(ON.get(name, KINDS[name][0]), 0.02)
     rule = Fault(name, often, on=ON.get(name, ""), at_most=4)
-    report = Simulation(11, AgentsAtWork(11, runs=2, processes=2), faults=[rule]).run()
+    report = Simulation(11, AgentScenario(11, runs=2, processes=2), faults=[rule]).run()
     assert report.violation is None, report.trace
     assert 1 <= report.faults[name] <= 4
     assert SAID.get(name, name) in report.trace
 
 
 def test_without_faults_nothing_goes_wrong_and_nothing_is_done_twice() -> None:
-    report = Simulation(12, AgentsAtWork(12), faults=[]).run()
+    report = Simulation(12, AgentScenario(12), faults=[]).run()
     assert report.violation is None
     assert report.faults == {}
     for word in ("meets", "dies", "Fenced", "Unavailable", "starts again"):

@@ -1,18 +1,18 @@
-"""Leases in simulated time: nobody takes a run from a holder that lives, and anybody can take one from a holder that does not."""
+"""Leases in simulated time: no worker takes a run from a live holder, and any worker can take one from a dead holder."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast.testing.sim import AgentsAtWork, Fault, LoopsAtWork, Simulation
+from holdfast.testing.sim import AgentScenario, Fault, LoopScenario, Simulation
 
 SLOW_TOOLS = Fault("ToolLatency", 1, ms=(20_000, 90_000))
 """Tools that take longer than the lease lasts."""
 
 
-class Undisturbed(AgentsAtWork):
-    """Runs that nobody cancels."""
+class Undisturbed(AgentScenario):
+    """Runs that are never cancelled."""
 
     def __init__(self, seed: int, *, processes: int = 2) -> None:
         super().__init__(seed, processes=processes)
@@ -22,13 +22,13 @@ class Undisturbed(AgentsAtWork):
 class UndisturbedLoops(Undisturbed):
     """The same with the loop."""
 
-    worker = LoopsAtWork.worker
+    worker = LoopScenario.worker
 
 
 @pytest.mark.parametrize("scenario", [Undisturbed, UndisturbedLoops])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_lease_is_never_taken_from_a_holder_that_lives_however_long_its_tools_take(
-    seed: int, scenario: type[AgentsAtWork]
+    seed: int, scenario: type[AgentScenario]
 ) -> None:
     report = Simulation(seed, scenario(seed), faults=[SLOW_TOOLS]).run()
     assert report.violation is None
@@ -48,7 +48,7 @@ def test_one_clock_that_jumps_takes_no_lease_from_a_holder_that_lives(seed: int)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_holder_that_stood_still_for_longer_than_its_lease_can_write_no_more(seed: int) -> None:
-    """Somebody else has gone on, and finds its own steps where they belong."""
+    """Another worker has continued the run, and finds its own steps in their place."""
     pauses = Fault("ProcessPause", 0.03, on="worker", ms=(60_000, 120_000))
     fenced = 0
     for offset in range(4):
@@ -62,7 +62,7 @@ def test_runs_of_the_dead_are_taken_over_and_come_to_their_end() -> None:
     deaths = Fault("ProcessDeath", 0.05, on="worker", at_most=12)
     taken = 0
     for seed in range(4):
-        report = Simulation(seed, LoopsAtWork(seed, processes=3), faults=[deaths]).run()
+        report = Simulation(seed, LoopScenario(seed, processes=3), faults=[deaths]).run()
         assert report.violation is None
         taken += report.trace.count("epoch=3")
     assert taken > 0

@@ -9,11 +9,11 @@ import apsw
 import pytest
 
 from holdfast.engines.sqlite.errors import Busy
-from holdfast.engines.sqlite.writer import Job, Writer
+from holdfast.engines.sqlite.writer import WriteJob, Writer
 from holdfast.errors import OutcomeUnknown, StorageFull, Unavailable
 from holdfast.testing.sim.faults import Fault, Faults
 from holdfast.testing.sim.machine import DATABASE, Machine, ProcessDisk, ProcessFile, template
-from holdfast.testing.sim.observer import Look
+from holdfast.testing.sim.observer import Observer
 
 LOG_HEADER_BYTES, FRAME_BYTES = 32, 4_096 + 24
 
@@ -46,30 +46,30 @@ class User:
         self.connection.execute(sql, (name,))
 
     def die(self) -> None:
-        self.disk.is_dead = self.disk.is_buried = True
+        self.disk.is_dead = self.disk.is_torn_down = True
         self.file.abandon()
         self.disk.__exit__(None, None, None)
 
 
 def names(machine: Machine) -> list[str]:
-    look = Look(machine.path)
-    found = [name for (name,) in look.select("SELECT id FROM tenants ORDER BY id")]
-    look.close()
-    return found
+    observer = Observer(machine.path)
+    result = [name for (name,) in observer.select("SELECT id FROM tenants ORDER BY id")]
+    observer.close()
+    return result
 
 
 def fail(machine: Machine, *rules: Fault) -> None:
     machine.faults = Faults(rules, Random(1))
 
 
-def test_what_was_committed_outlives_its_process(machine: Machine) -> None:
+def test_commits_outlive_their_process(machine: Machine) -> None:
     user = User(machine)
     user.insert("a")
     user.die()
     assert names(machine) == ["a", "first"]
 
 
-def test_what_was_not_committed_dies_with_its_process_and_holds_no_lock(machine: Machine) -> None:
+def test_uncommitted_writes_die_with_their_process_and_hold_no_lock(machine: Machine) -> None:
     dead, living = User(machine), User(machine)
     dead.connection.execute("BEGIN IMMEDIATE")
     dead.insert("a")
@@ -155,40 +155,40 @@ def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
         first.insert("a")
     with pytest.raises(Unavailable):
         second.insert("b")
-    for each in (first, second):
-        each.die()
+    for item in (first, second):
+        item.die()
     assert machine.come_back() == "dropped"
     with machine.copy() as path:
-        look = Look(path)
-        assert look.select("PRAGMA integrity_check") == [("ok",)]
-        look.close()
+        observer = Observer(path)
+        assert observer.select("PRAGMA integrity_check") == [("ok",)]
+        observer.close()
     assert names(machine) == ["first"]
 
 
-def test_a_ghost_is_there_until_somebody_flushes_the_log(machine: Machine) -> None:
-    """What somebody wrote who died before the flush may be found by whoever comes next, and be lost to a power cut after all."""
+def test_an_unflushed_commit_is_tracked_until_the_log_is_flushed(machine: Machine) -> None:
+    """A write of a process that died before the flush may be found by the next process, and still be lost in a power cut."""
     dead = User(machine)
     fail(machine, Fault("CrashBeforeWrite", 1, on=f"sync {DATABASE}-wal"))
     with pytest.raises(Unavailable):
         dead.insert("ghost")
     dead.die()
     fail(machine)
-    machine.has_ghost = True
+    machine.has_unflushed_commit = True
     assert names(machine) == ["first", "ghost"]
     living = User(machine)
-    assert machine.has_ghost
+    assert machine.has_unflushed_commit
     living.insert("b")
-    assert not machine.has_ghost
+    assert not machine.has_unflushed_commit
     living.die()
     machine.cut_power("LostWrites")
     machine.come_back()
     assert names(machine) == ["b", "first", "ghost"], "the flush has made it certain"
 
 
-def test_an_error_of_the_disk_says_that_nobody_knows(machine: Machine) -> None:
+def test_a_disk_error_reports_an_unknown_outcome(machine: Machine) -> None:
     user = User(machine)
     fail(machine, Fault("StorageSyncFail", 1, on="wal", at_most=1))
-    job = Job(call=lambda connection: connection.fetch("DELETE FROM tenants", ()))
+    job = WriteJob(call=lambda connection: connection.fetch("DELETE FROM tenants", ()))
     Writer(user.connection).run([job])
     assert isinstance(job.error, OutcomeUnknown)
     user.die()

@@ -13,11 +13,11 @@ import pytest
 
 from holdfast import Filter, Holdfast, Limits
 from holdfast.errors import InvalidFilter, LimitExceeded
-from holdfast.testing.disk import SECTOR_BYTES, Disk, Fault, Operation, Wreck
+from holdfast.testing.disk import SECTOR_BYTES, CrashImage, Disk, DiskFault, DiskOperation
 from holdfast.testing.sim import Violation
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow
 from holdfast.testing.sim.plans import SAFETIES, TENANTS, PlannedRun, check_end, plan_runs
-from holdfast.testing.sqlite_state import Damaged, read_state
+from holdfast.testing.sqlite_state import DatabaseDamaged, read_state
 from tests.faults import powercut
 from tests.faults.powercut import Recording, cuts, judge, operations_of, recover
 from tests.models import oracle
@@ -50,15 +50,15 @@ def ended(plan: PlannedRun) -> tuple[RunRow, Rows]:
     """What a run is that was driven to its end without a fault."""
     run = RunRow(plan.tenant, plan.run_id, "s", "completed", len(plan.steps), 1, 0, 5, None, "end_turn", 0, 0)
     made = Rows()
-    said = [("user", f"please do {plan.run_id}")]
+    output = [("user", f"please do {plan.run_id}")]
     calls: dict[str, CallRow] = {}
     for number, step in enumerate(plan.steps, 1):
-        said.append(("assistant", f"{plan.run_id} {number} by somebody"))
+        output.append(("assistant", f"{plan.run_id} {number} by somebody"))
         for call in step.calls:
             calls[call.id] = CallRow(plan.tenant, plan.run_id, call.id, call.safety, "finished", 1, 1, number, None)
     made.messages[(plan.tenant, "s")] = [
         MessageRow(plan.tenant, "s", seq, f"m{seq}", role, f'[{{"type":"text","text":"{text}"}}]', 0)
-        for seq, (role, text) in enumerate(said, 1)
+        for seq, (role, text) in enumerate(output, 1)
     ]
     made.calls[(plan.tenant, plan.run_id)] = calls
     return run, made
@@ -82,11 +82,11 @@ def test_replies_stand_in_the_session_once_and_in_order(change: str) -> None:
         "one said twice": [*log, log[-1]],
         "two the other way round": [log[0], log[2], log[1], *log[3:]],
     }[change]
-    with pytest.raises(Violation, match=r"is completed and has said \[.*\] instead of \['1', '2', "):
+    with pytest.raises(Violation, match=r"is completed with the replies \[.*\] instead of \['1', '2', "):
         check_end(PLAN, run, rows)
 
 
-def test_what_others_say_in_the_session_is_not_taken_for_a_reply() -> None:
+def test_other_messages_in_the_session_are_not_mistaken_for_replies() -> None:
     run, rows = ended(PLAN)
     first = rows.messages[HOME][1]
     rows.messages[HOME] += [
@@ -107,7 +107,7 @@ def test_every_call_was_taken_in_by_a_step() -> None:
             del calls[id]
         else:
             calls[id] = calls[id]._replace(step=None)
-        with pytest.raises(Violation, match=f"of its call {id} there is"):
+        with pytest.raises(Violation, match=f"the row of its call {id} is"):
             check_end(PLAN, run, rows)
 
 
@@ -117,7 +117,7 @@ def test_every_call_was_taken_in_by_a_step() -> None:
 def recording(*, states: int = 4) -> Recording:
     """Three calls, of ten operations each."""
     made: list[powercut.State] = [{"t": [(number,)]} for number in range(states)]
-    operations = [Operation("write", "f", 0, b"x")] * 30
+    operations = [DiskOperation("write", "f", 0, b"x")] * 30
     return Recording(operations, ["a.one", "a.two", "b.one"], [0, 10, 20], [10, 20, 30], made)
 
 
@@ -125,7 +125,7 @@ def recording(*, states: int = 4) -> Recording:
     ("cut", "legal"),
     [(0, [0]), (1, [0, 1]), (9, [0, 1]), (10, [1]), (11, [1, 2]), (20, [2]), (29, [2, 3]), (30, [3]), (99, [3])],
 )
-def test_what_was_acknowledged_must_be_there_and_what_was_begun_may_be(cut: int, legal: list[int]) -> None:
+def test_acknowledged_messages_must_exist_and_started_ones_may(cut: int, legal: list[int]) -> None:
     assert [*recording().legal(cut)] == legal
 
 
@@ -140,14 +140,14 @@ def test_a_state_is_judged_by_the_calls_it_is_the_state_after() -> None:
     assert judge(made, 15, "cannot be opened") == "cannot be opened"
 
 
-def test_a_state_that_came_back_later_is_not_taken_for_a_loss() -> None:
+def test_a_state_that_returned_later_is_not_mistaken_for_a_loss() -> None:
     made = recording()
     made.states[3] = made.states[1]  # the third call undoes the second
     assert judge(made, 30, {"t": [(1,)]}) is None
     assert judge(made, 30, {"t": [(2,)]}) is not None
 
 
-def test_only_calls_that_changed_something_are_looked_at_and_only_so_many() -> None:
+def test_only_calls_that_changed_something_are_examined_up_to_a_limit() -> None:
     made = recording()
     assert {*operations_of(made, ["a.two"])} == {*range(10, 21)}
     assert operations_of(made, ["nobody's"]) == operations_of(made, ["a.two"], most=0) == {}
@@ -156,7 +156,9 @@ def test_only_calls_that_changed_something_are_looked_at_and_only_so_many() -> N
 
 
 def test_cuts_are_made_after_every_operation_or_where_they_are_wanted() -> None:
-    made = Recording([Operation("create", "f"), Operation("write", "f", 0, b"x" * SECTOR_BYTES)], [], [], [], [{}])
+    made = Recording(
+        [DiskOperation("create", "f"), DiskOperation("write", "f", 0, b"x" * SECTOR_BYTES)], [], [], [], [{}]
+    )
     assert [(cut.after, cut.variant) for cut in cuts(made, seed=1)][:2] == [(0, "dropped"), (1, "dropped")]
     assert {cut.after for cut in cuts(made, seed=1)} == {0, 1, 2}
     assert {cut.after for cut in cuts(made, seed=1, within=[2])} == {2}
@@ -166,7 +168,7 @@ def test_cuts_are_made_after_every_operation_or_where_they_are_wanted() -> None:
     assert "cut after operation 0, unflushed writes dropped, seed 1" in str(next(cuts(made, seed=1)))
 
 
-def test_what_is_left_is_opened_read_and_cleared_away(tmp_path: Path) -> None:
+def test_the_surviving_files_are_opened_read_and_deleted(tmp_path: Path) -> None:
     assert isinstance(recover({}, tmp_path), dict), "a disk with nothing on it is a new database"
     assert "cannot be opened: Corrupt" in str(recover({powercut.DATABASE: b"noise" * 999}, tmp_path))
     assert [*tmp_path.iterdir()] == []
@@ -180,10 +182,10 @@ def test_a_file_that_is_not_sound_is_damaged_and_one_that_is_shows_every_row(tmp
     raw.execute("PRAGMA foreign_keys = OFF").fetchall()
     raw.execute("CREATE TABLE one (x PRIMARY KEY); CREATE TABLE two (x REFERENCES one (x)); INSERT INTO two VALUES (1)")
     raw.close()
-    with pytest.raises(Damaged, match="foreign_key_check"):
+    with pytest.raises(DatabaseDamaged, match="foreign_key_check"):
         read_state(path)
     path.write_bytes(b"noise" * 999)
-    with pytest.raises(Damaged, match="not a database"):
+    with pytest.raises(DatabaseDamaged, match="not a database"):
         read_state(path)
 
 
@@ -191,24 +193,24 @@ def test_a_file_that_is_not_sound_is_damaged_and_one_that_is_shows_every_row(tmp
 
 
 def test_ways_of_cutting_that_make_no_difference_are_not_tried() -> None:
-    wreck = Wreck({"f": b"old"})
+    wreck = CrashImage({"f": b"old"})
     assert [*wreck.variants()] == ["dropped"]
-    wreck.apply(Operation("write", "f", 0, b"new"))
+    wreck.apply(DiskOperation("write", "f", 0, b"new"))
     assert [*wreck.variants()] == ["dropped", "kept", "torn", "scattered", "noise"]
-    wreck.apply(Operation("sync", "f"))
-    wreck.apply(Operation("create", "g"))
+    wreck.apply(DiskOperation("sync", "f"))
+    wreck.apply(DiskOperation("create", "g"))
     assert [*wreck.variants()] == ["dropped", "entries", "scattered"]
-    wreck.apply(Operation("sync", "g", folder=True))
+    wreck.apply(DiskOperation("sync", "g", folder=True))
     assert [*wreck.variants()] == ["dropped"]
 
 
 def test_a_write_beyond_the_end_leaves_zeros_between_and_a_cut_makes_longer_too() -> None:
-    wreck = Wreck({"f": b"ab"})
-    wreck.apply(Operation("write", "f", 4, b"x"))
+    wreck = CrashImage({"f": b"ab"})
+    wreck.apply(DiskOperation("write", "f", 4, b"x"))
     assert wreck.files("kept", Random(0)) == {"f": b"ab\0\0x"}
-    wreck.apply(Operation("truncate", "f", 1))
+    wreck.apply(DiskOperation("truncate", "f", 1))
     assert wreck.files("kept", Random(0)) == {"f": b"a"}
-    wreck.apply(Operation("truncate", "f", 3))
+    wreck.apply(DiskOperation("truncate", "f", 3))
     assert wreck.files("kept", Random(0)) == {"f": b"a\0\0"}
 
 
@@ -218,16 +220,16 @@ def test_a_write_beyond_the_end_leaves_zeros_between_and_a_cut_makes_longer_too(
      (2, "read", "a-wal", False), (2, "write", "a.db", False)],
 )  # fmt: skip
 def test_a_rule_of_the_disk_is_about_these_attempts_only(number: int, kind: Any, file: str, hit: bool) -> None:
-    rule = Fault(error="EIO", first=2, last=3, kinds=frozenset({"write"}), files="-wal")
+    rule = DiskFault(error="EIO", first=2, last=3, kinds=frozenset({"write"}), files="-wal")
     assert rule.hits(number, kind, file) is hit
-    assert Fault(error="EIO", first=2, last=None).hits(10_000, kind, file)
+    assert DiskFault(error="EIO", first=2, last=None).hits(10_000, kind, file)
 
 
 def test_a_disk_counts_attempts_and_changes_and_knows_where_it_failed() -> None:
     seen: list[tuple[str, str]] = []
     disk = Disk(watch=lambda kind, file: seen.append((kind, file)))
-    disk.record(Operation("sync", "f"))
-    disk.fail(Fault(error="ENOSPC", first=2, last=2))
+    disk.record(DiskOperation("sync", "f"))
+    disk.fail(DiskFault(error="ENOSPC", first=2, last=2))
     assert [disk.attempt("write", "f"), disk.attempt("sync", "f"), disk.attempt("read", "f")] == [None, "ENOSPC", None]
     assert (disk.attempts, seen[1], disk.failed_after) == (["write", "sync", "read"], ("sync", "f"), 1)
     assert (disk.position, disk.count("sync"), disk.count("write")) == (1, 1, 0)
@@ -297,7 +299,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("given", REFUSED, ids=repr)
-def test_what_is_not_in_the_language_is_refused_in_plain_python_too(given: Any) -> None:
+def test_a_filter_outside_the_language_is_refused_by_the_oracle_too(given: Any) -> None:
     with pytest.raises(InvalidFilter):
         oracle.check([given], oracle.SESSION_COLUMNS, Limits())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFound
-from holdfast.testing.sim import Fault, Look, Process, Scenario, Simulation, ToolFailed, Violation
+from holdfast.testing.sim import Fault, Observer, Process, Scenario, Simulation, ToolFailed, Violation
 
 Main = Callable[[Process], Coroutine[Any, Any, None]]
 
@@ -25,8 +25,8 @@ class Little(Scenario):
     def processes(self, random: Random) -> Mapping[str, Main]:
         return {f"process-{number}": main for number, main in enumerate(self.mains, 1)}
 
-    def finished(self, look: Look) -> bool:
-        return self.tenants is not None and look.select("SELECT count(*) FROM tenants") == [(self.tenants,)]
+    def finished(self, observer: Observer) -> bool:
+        return self.tenants is not None and observer.select("SELECT count(*) FROM tenants") == [(self.tenants,)]
 
 
 async def make_tenant(process: Process, name: str = "done") -> None:
@@ -154,7 +154,7 @@ def test_an_error_of_the_code_is_a_violation_with_its_name() -> None:
     assert run(Little(main)) == "process-1/main raised ZeroDivisionError: one of those"
 
 
-def test_an_error_of_holdfast_that_nobody_handles_ends_the_process_which_starts_again() -> None:
+def test_an_unhandled_holdfast_error_ends_the_process_and_it_is_restarted() -> None:
     async def main(process: Process) -> None:
         if process.incarnation < 3:
             await process.tenant("acme").sessions.get("00000000-0000-7000-8000-000000000000")
@@ -174,13 +174,13 @@ def test_what_never_comes_to_its_end_is_a_violation() -> None:
         return
 
     assert str(run(Little(idle))).startswith("not all came to its end")
-    assert str(run(Little(gone))).startswith("nobody is there to go on")
+    assert str(run(Little(gone))).startswith("no process can continue")
 
 
-def test_a_scenario_can_refuse_what_is_committed() -> None:
+def test_a_scenario_can_refuse_the_committed_state() -> None:
     class NoTwo(Little):
-        def check(self, look: Look) -> None:
-            if look.select("SELECT count(*) FROM tenants") == [(2,)]:
+        def check(self, observer: Observer) -> None:
+            if observer.select("SELECT count(*) FROM tenants") == [(2,)]:
                 raise Violation("two are too many")
 
     async def main(process: Process) -> None:

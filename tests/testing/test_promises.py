@@ -1,4 +1,4 @@
-"""The checks of the simulation by themselves: each illegal change of the rows is refused, and says what is wrong with it."""
+"""The checks of the simulation by themselves: each illegal change of the rows is refused, with an error that names it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import NewMessage, ToolOutcome, Usage
 from holdfast.testing.sim import Violation
-from holdfast.testing.sim.call_log import Attempts
-from holdfast.testing.sim.changes import check_change, check_shown
+from holdfast.testing.sim.call_log import CallLog
+from holdfast.testing.sim.changes import check_change, check_list_result
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, SessionRow, StepRow
 from holdfast.testing.sim.promises import Promises
 from holdfast.testing.sim.recorder import StoreCall, short
@@ -20,7 +20,7 @@ KEY, LOG = ("acme", RUN), ("acme", SESSION)
 
 
 def rows() -> Rows:
-    """One run with one step of one message, which took in one call; and a message that somebody appended."""
+    """One run with one step of one message and one tool call, and an appended message."""
     made = Rows()
     made.runs = {KEY: RunRow("acme", RUN, SESSION, "running", 1, 2, 0, 5, None, None, 3, 4)}
     made.steps = {KEY: [StepRow("acme", RUN, 1, 1, '{"n":1}', 2, 2, 3, 4)]}
@@ -40,9 +40,9 @@ def call(method: str, **arguments: Any) -> StoreCall:
     return StoreCall(1, "process", 1, "acme", method, arguments)
 
 
-def attempts() -> Attempts:
-    """What was asked for, so that these rows are legal."""
-    made = Attempts()
+def attempts() -> CallLog:
+    """The requested writes that make these rows legal."""
+    made = CallLog()
     made.add(call("messages.append", session_id=SESSION, role="user", content="hello"))
     made.add(
         call(
@@ -59,7 +59,7 @@ def attempts() -> Attempts:
     return made
 
 
-def test_what_was_asked_for_may_be_there() -> None:
+def test_requested_writes_may_be_committed() -> None:
     check_change(Rows(), rows(), attempts())
     check_change(rows(), rows(), attempts())
 
@@ -186,10 +186,10 @@ def test_an_illegal_change_is_refused(change: Callable[[Rows], None], said: str)
 
 
 def test_a_step_without_all_of_its_messages_or_calls_is_refused() -> None:
-    for change, said in ((without_message, "is not one that was asked for"), (without_end_of_call, "is not")):
+    for change, output in ((without_message, "is not one that was asked for"), (without_end_of_call, "is not")):
         now = rows()
         change(now)
-        with pytest.raises(Violation, match=said):
+        with pytest.raises(Violation, match=output):
             check_change(Rows(), now, attempts())
 
 
@@ -210,24 +210,24 @@ def test_what_a_person_decided_meanwhile_stands() -> None:
     check_change(Rows(), now, asked)
 
 
-def test_logs_that_are_changed_by_what_is_not_known_are_left_alone() -> None:
+def test_logs_changed_by_untracked_calls_are_not_checked() -> None:
     asked, now = attempts(), rows()
     asked.add(call("compactions.compact", session_id=SESSION))
     a_message_that_nobody_asked_for(now)
     check_change(rows(), now, asked)
 
 
-def test_what_is_shown_is_the_log_in_its_order_and_all_of_it() -> None:
+def test_a_list_must_be_the_whole_log_in_order() -> None:
     log = rows().messages[LOG]
     texts: list[Any] = [[{"type": "text", "text": "hello"}], [{"type": "text", "text": "hi"}]]
-    check_shown(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
-    for shown, said in (
+    check_list_result(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
+    for displayed, output in (
         ([(2, "m2", texts[1]), (1, "m1", texts[0])], "came in the order"),
-        ([(1, "m1", texts[0])], "1 messages were shown"),
-        ([(1, "m1", texts[1]), (2, "m2", texts[0])], "was shown"),
+        ([(1, "m1", texts[0])], "1 messages were listed"),
+        ([(1, "m1", texts[1]), (2, "m2", texts[0])], "was listed as"),
     ):
-        with pytest.raises(Violation, match=said):
-            check_shown(log, shown, 2)
+        with pytest.raises(Violation, match=output):
+            check_list_result(log, displayed, 2)
 
 
 def test_a_tool_is_called_only_as_the_ledger_says() -> None:
@@ -281,5 +281,5 @@ def test_answers_of_the_dead_are_lost_and_not_checked() -> None:
 def test_calls_are_told_shortly() -> None:
     assert short("018bcfe5-6801-7b9d-b0c2-7c8eed4d43d6") == "..4d43d6"
     assert short("worker-1") == "worker-1"
-    shown = str(call("runs.step", run_id="018bcfe5-6801-7b9d-b0c2-7c8eed4d43d6", epoch=2, iteration=3, state={}))
-    assert shown == "runs.step run_id=..4d43d6 epoch=2 iteration=3"
+    displayed = str(call("runs.step", run_id="018bcfe5-6801-7b9d-b0c2-7c8eed4d43d6", epoch=2, iteration=3, state={}))
+    assert displayed == "runs.step run_id=..4d43d6 epoch=2 iteration=3"

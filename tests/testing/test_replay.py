@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from holdfast.testing.sim import AgentsAtWork, Fault, Simulation, machine, simulate
+from holdfast.testing.sim import AgentScenario, Fault, Simulation, machine, simulate
 
 SCRIPT = """
 import hashlib
@@ -39,25 +39,25 @@ def test_the_folder_makes_no_difference(tmp_path: Path) -> None:
     deep = tmp_path / "a folder" / ("with a long name " * 3)
     deep.mkdir(parents=True)
     with mock.patch.object(machine, "quick_folder", return_value=str(deep)):
-        there = simulate(6)
+        existing = simulate(6)
     assert [*deep.iterdir()] == [], "it has left something"
-    assert here == there
+    assert here == existing
 
 
 def test_processes_with_other_hash_seeds_and_folders_agree(tmp_path: Path) -> None:
-    found = []
+    actual = []
     for hash_seed in ("1", "4242"):
         folder = tmp_path / hash_seed
         folder.mkdir()
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TMPDIR": str(folder), "TZ": f"UTC{hash_seed[0]}"}
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", SCRIPT], cwd=folder, env=environment, capture_output=True, text=True, check=True
         )
-        found.append(done.stdout.split())
-    assert found[0] == found[1] == [digest(simulate(seed).trace) for seed in (1, 2)]
+        actual.append(completed.stdout.split())
+    assert actual[0] == actual[1] == [digest(simulate(seed).trace) for seed in (1, 2)]
 
 
-class Careless(AgentsAtWork):
+class Careless(AgentScenario):
     """Workers whose database does not wait for the disk."""
 
     durability = "normal"

@@ -14,9 +14,9 @@ from holdfast.engines.sqlite.engine import _WaitingJob
 from holdfast.stores.conversation import log_reading
 from holdfast.stores.execution.runs import leases, ledger, runs, states, step_log, tool_calls
 from holdfast.sync_runner import step
-from holdfast.testing.sim import AgentsAtWork, Fault, LoopsAtWork, Simulation
-from holdfast.testing.sim.agent_driver import Worker
-from holdfast.testing.sim.engine import SimulatedEngine, Turn
+from holdfast.testing.sim import AgentScenario, Fault, LoopScenario, Simulation
+from holdfast.testing.sim.agent_driver import AgentWorker
+from holdfast.testing.sim.engine import SimulatedEngine, Suspension
 
 MAX_SEEDS = 80
 """Seeds within which a defect is found."""
@@ -33,10 +33,10 @@ def query(queries: Any, name: str, old: str, new: str) -> Plant:
     """A query that says something else."""
 
     def plant() -> AbstractContextManager[Any]:
-        found = queries.by_name[name]
-        changed = {dialect: each.replace(old, new) for dialect, each in found.texts.items()}
-        assert changed != found.texts, f"{name} does not say {old!r}"
-        return mock.patch.multiple(found, **vars(Query(name, changed)))
+        actual = queries.by_name[name]
+        changed = {dialect: item.replace(old, new) for dialect, item in actual.texts.items()}
+        assert changed != actual.texts, f"{name} does not say {old!r}"
+        return mock.patch.multiple(actual, **vars(Query(name, changed)))
 
     return plant
 
@@ -51,8 +51,8 @@ def all_of(*plants: Plant) -> Plant:
 
     def plant() -> AbstractContextManager[Any]:
         stack = ExitStack()
-        for each in plants:
-            stack.enter_context(each())
+        for item in plants:
+            stack.enter_context(item())
         return stack
 
     return plant
@@ -62,13 +62,13 @@ async def step_that_is_not_written(
     self: Any, run_id: str, *, epoch: int, iteration: int, state: Any, **kwargs: Any
 ) -> Any:
     """Answers as if the step had been committed."""
-    given = {name: value for name, value in kwargs.items() if name not in ("stop_reason", "pause_until")}
+    arguments = {name: value for name, value in kwargs.items() if name not in ("stop_reason", "pause_until")}
     defaults = {"messages": (), "tool_calls": (), "usage": None, "last_tool_result": None, "snapshot": None}
     new = step_log.new_step(
-        self._scope, run_id, epoch=epoch, iteration=iteration, state=state, ends=(), **{**defaults, **given}
+        self._scope, run_id, epoch=epoch, iteration=iteration, state=state, ends=(), **{**defaults, **arguments}
     )
-    await Turn()
-    return new.made("00000000-0000-7000-8000-000000000000", None, False)
+    await Suspension()
+    return new.to_committed("00000000-0000-7000-8000-000000000000", None, False)
 
 
 async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, calls: Sequence[Any]) -> Any:
@@ -76,24 +76,24 @@ async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, call
     intent = ledger.Intent(
         self._scope.stored_tenant, run_id, epoch, ledger.stored_calls(calls, self._scope.limits), 0, 256
     )
-    await Turn()
-    return intent.made(1)
+    await Suspension()
+    return intent.to_calls(1)
 
 
-async def call_without_recording(self: Worker, loaded: Any, planned: Any) -> Any:
+async def call_without_recording(self: AgentWorker, loaded: Any, planned: Any) -> Any:
     """Calls tools first and writes later."""
     return [await self.call_tool(loaded.run, call) for call in planned.calls]
 
 
-def taken_by_nobody(run: Any, *, is_seen: bool, now_us: int) -> Any:
+def taken_by_nobody(run: Any, *, is_visible: bool, now_us: int) -> Any:
     """A claim that never takes a run from a dead holder."""
-    verdict, at = REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+    verdict, at = REAL_JUDGE(run, is_visible=is_visible, now_us=now_us)
     return ("later", now_us + 1_000_000) if verdict == "take" and run.status == "running" else (verdict, at)
 
 
-def awake_at_any_time(run: Any, *, is_seen: bool, now_us: int) -> Any:
-    """A claim that takes what is paused."""
-    return ("take", 0) if run.status == "paused" else REAL_JUDGE(run, is_seen=is_seen, now_us=now_us)
+def awake_at_any_time(run: Any, *, is_visible: bool, now_us: int) -> Any:
+    """A claim that takes paused runs."""
+    return ("take", 0) if run.status == "paused" else REAL_JUDGE(run, is_visible=is_visible, now_us=now_us)
 
 
 REAL_JUDGE = leases.judge
@@ -101,7 +101,7 @@ REAL_JUDGE = leases.judge
 
 def begun_whatever_it_is(there: Any, new: Any, *, epoch: int, now_us: int) -> bool:
     """A ledger that lets any call be made again."""
-    return bool(there.status in ledger.OPEN)
+    return bool(there.status in ledger.OPEN_STATUSES)
 
 
 class AnswersFirst(SimulatedEngine):
@@ -112,7 +112,7 @@ class AnswersFirst(SimulatedEngine):
         self.later: list[_WaitingJob] = []
 
     async def _queue(self, job: _WaitingJob) -> Any:
-        await Turn()
+        await Suspension()
         self._writer.run(self.later)
         self.later.clear()
         self._connection.execute("BEGIN IMMEDIATE")
@@ -124,13 +124,13 @@ class AnswersFirst(SimulatedEngine):
         return result
 
 
-class DoesNotWait(AgentsAtWork):
+class DoesNotWait(AgentScenario):
     """A database that does not wait for the disk."""
 
     durability = "normal"
 
 
-class Impatient(AgentsAtWork):
+class Impatient(AgentScenario):
     """All is to come to its end soon, so that it is soon seen that it does not."""
 
     calm_s = 1_500
@@ -144,7 +144,7 @@ class Defect:
         plant: Plant = ExitStack,
         *,
         faults: Sequence[Fault] | None = None,
-        scenario: type[AgentsAtWork] = AgentsAtWork,
+        scenario: type[AgentScenario] = AgentScenario,
         engine: type[SimulatedEngine] = SimulatedEngine,
     ) -> None:
         self.plant, self.faults, self.scenario, self.engine = plant, faults, scenario, engine
@@ -158,19 +158,19 @@ NO_EPOCH = all_of(
 )
 AT_MOST_ONCE_AGAIN = all_of(
     patched(ledger, "_AFTER_A_CRASH", {"idempotent": "run", "at_most_once": "run", "ask": "run"}),
-    patched(tool_calls, "begins", begun_whatever_it_is),
+    patched(tool_calls, "must_begin", begun_whatever_it_is),
 )
 
 DEFECTS = {
     # The six that every such simulation must find
     "a checkpoint that is skipped": Defect(patched(runs.AsyncRuns, "step", step_that_is_not_written)),
     "a checkpoint that is skipped, under the loop": Defect(
-        patched(runs.AsyncRuns, "step", step_that_is_not_written), scenario=LoopsAtWork
+        patched(runs.AsyncRuns, "step", step_that_is_not_written), scenario=LoopScenario
     ),
     "a ledger that is skipped": Defect(patched(tool_calls.AsyncToolCalls, "intend", intend_that_is_not_written)),
-    "a ledger that is skipped by a worker": Defect(patched(Worker, "call_tools", call_without_recording)),
+    "a ledger that is skipped by a worker": Defect(patched(AgentWorker, "call_tools", call_without_recording)),
     "fencing that is dropped": Defect(NO_EPOCH, faults=LONG_PAUSES),
-    "fencing that is dropped, under the loop": Defect(NO_EPOCH, faults=LONG_PAUSES, scenario=LoopsAtWork),
+    "fencing that is dropped, under the loop": Defect(NO_EPOCH, faults=LONG_PAUSES, scenario=LoopScenario),
     "a blind write": Defect(
         all_of(
             query(STEPS, "advance_run", "AND epoch = :epoch AND iteration = :iteration - 1", ""),
@@ -186,8 +186,8 @@ DEFECTS = {
     "usage that is not added up": Defect(query(STEPS, "advance_run", "input_tokens + :input_tokens", ":input_tokens")),
     "an epoch that does not rise": Defect(patched(states, "_FENCING", frozenset()), faults=LONG_PAUSES),
     "a call made twice that must not be": Defect(AT_MOST_ONCE_AGAIN, faults=DEATHS),
-    "a call made twice that must not be, by the loop": Defect(AT_MOST_ONCE_AGAIN, faults=DEATHS, scenario=LoopsAtWork),
-    "a lease that nobody can take over": Defect(patched(leases, "judge", taken_by_nobody), faults=DEATHS, scenario=Impatient),
+    "a call made twice that must not be, by the loop": Defect(AT_MOST_ONCE_AGAIN, faults=DEATHS, scenario=LoopScenario),
+    "a lease that no worker can take over": Defect(patched(leases, "judge", taken_by_nobody), faults=DEATHS, scenario=Impatient),
     "a pause that never ends": Defect(query(QUEUE, "peek", "kind = 'paused'", "FALSE"), scenario=Impatient),
     "a pause that ends too early": Defect(
         all_of(
@@ -210,11 +210,11 @@ def test_the_simulation_notices(name: str, record_property: Callable[[str, objec
             if report.violation:
                 record_property("found", f"seed {seed}, event {report.events}: {report.violation}")
                 return
-    pytest.fail(f"{MAX_SEEDS} seeds, and nobody noticed {name}")
+    pytest.fail(f"{MAX_SEEDS} seeds, and no check noticed {name}")
 
 
 @pytest.mark.parametrize("faults", [LONG_PAUSES, DEATHS, CUTS, FAILURES], ids=["pauses", "deaths", "cuts", "failures"])
-@pytest.mark.parametrize("scenario", [AgentsAtWork, LoopsAtWork])
-def test_nothing_is_noticed_where_nothing_is_wrong(scenario: type[AgentsAtWork], faults: Sequence[Fault]) -> None:
+@pytest.mark.parametrize("scenario", [AgentScenario, LoopScenario])
+def test_nothing_is_noticed_where_nothing_is_wrong(scenario: type[AgentScenario], faults: Sequence[Fault]) -> None:
     for seed in range(2):
         assert Simulation(seed, scenario(seed), faults=faults).run().violation is None

@@ -14,7 +14,17 @@ import pytest
 
 from holdfast import AgentChange, NewAgent, NewMessage, NewToolCall, ToolOutcome
 from holdfast.errors import AlreadyExists, Conflict, Fenced
-from holdfast.testing.sim import AgentsAtWork, Fault, FaultName, Look, LoopsAtWork, Process, Scenario, Simulation, mixed
+from holdfast.testing.sim import (
+    AgentScenario,
+    Fault,
+    FaultName,
+    LoopScenario,
+    Observer,
+    Process,
+    Scenario,
+    Simulation,
+    mixed,
+)
 from holdfast.testing.sim.simulation import Report
 
 Main = Callable[[Process], Coroutine[Any, Any, None]]
@@ -42,9 +52,9 @@ class AgentRecords(Scenario):
     async def work(self, process: Process, first: int) -> None:
         for id in self.kept[first::2]:
             await self.make(process, id)
-            there = await process.insist(lambda id=id: process.tenant("acme").agents.get(id))
-            if there.name == id:
-                await self.rename(process, id, there.version)
+            existing = await process.insist(lambda id=id: process.tenant("acme").agents.get(id))
+            if existing.name == id:
+                await self.rename(process, id, existing.version)
         await self.make(process, f"doomed-{first}")
         await process.insist(lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", name="x")))
         await process.insist(lambda: process.tenant("acme").agents.delete(f"doomed-{first}"))
@@ -71,8 +81,8 @@ class AgentRecords(Scenario):
         except Conflict:
             process.say(f"finds {id} renamed, by a try whose answer was lost")
 
-    def finished(self, look: Look) -> bool:
-        names = look.select("SELECT id, name FROM agents ORDER BY id")
+    def finished(self, observer: Observer) -> bool:
+        names = observer.select("SELECT id, name FROM agents ORDER BY id")
         return names == [(id, f"{id} renamed") for id in self.kept] and {"first", "second"} <= self.done
 
 
@@ -85,7 +95,7 @@ def test_agent_crud__agents_persist_after_retry_when_a_fifth_of_all_writes_fail(
 
 
 class OneRun(Scenario):
-    """One run of six steps; whoever drives it notes with which iteration it went on."""
+    """One run of six steps; each worker that drives it records the iteration at which it continued."""
 
     def __init__(self, *, pause_at: int | None = None, instances: int = 1) -> None:
         self.pause_at, self.instances = pause_at, instances
@@ -145,8 +155,8 @@ class OneRun(Scenario):
             pause_until=until,
         )
 
-    def finished(self, look: Look) -> bool:
-        return [run.status for run in look.rows().runs.values()] == ["completed"]
+    def finished(self, observer: Observer) -> bool:
+        return [run.status for run in observer.rows().runs.values()] == ["completed"]
 
 
 @pytest.mark.parametrize("step", range(1, STEPS))
@@ -238,11 +248,11 @@ class Talking(Scenario):
                 )
             )
             heard = await process.insist(lambda: process.tenant("acme").messages.list(session.id))
-            mine = [words for words in (each.content[0]["text"] for each in heard) if words.startswith(f"{number} ")]
+            mine = [words for words in (item.content[0]["text"] for item in heard) if words.startswith(f"{number} ")]
             assert mine == [f"{number} {earlier}" for earlier in range(turn + 1)]
 
-    def finished(self, look: Look) -> bool:
-        return look.select("SELECT count(*) FROM messages") == [(32,)]
+    def finished(self, observer: Observer) -> bool:
+        return observer.select("SELECT count(*) FROM messages") == [(32,)]
 
 
 def test_message_ordering__messages_in_correct_order_whatever_the_disk_takes() -> None:
@@ -257,7 +267,7 @@ def test_message_ordering__messages_in_correct_order_whatever_the_disk_takes() -
 def test_high_load__no_data_corruption_with_mixed_faults() -> None:
     """A tenth of all calls meet a fault, with more runs and workers than usual; nothing is lost, torn or done twice."""
     struck: set[str] = set()
-    for seed, kind in ((1, AgentsAtWork), (2, LoopsAtWork)):
+    for seed, kind in ((1, AgentScenario), (2, LoopScenario)):
         report = passed(seed, kind(seed, runs=6, processes=3, workers=3), mixed(0.1))
         struck |= report.faults.keys()
     assert len(struck) > 12, struck
@@ -266,8 +276,8 @@ def test_high_load__no_data_corruption_with_mixed_faults() -> None:
 def test_determinism__same_seed_same_behaviour_with_all_faults() -> None:
     rules = [Fault(name, 0.004) for name in get_args(FaultName)]
     for seed in range(2):
-        first = Simulation(seed, LoopsAtWork(seed), faults=rules).run()
-        second = Simulation(seed, LoopsAtWork(seed), faults=rules).run()
+        first = Simulation(seed, LoopScenario(seed), faults=rules).run()
+        second = Simulation(seed, LoopScenario(seed), faults=rules).run()
         assert first.violation is None, f"seed {seed}: {first.violation}"
         assert len(first.faults) > 5
         assert first.trace == second.trace

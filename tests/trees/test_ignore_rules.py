@@ -1,4 +1,4 @@
-"""What each part of a pattern to ignore means, one by one; ``tests/workspaces/test_ignoring.py`` compares many with git."""
+"""Each part of an ignore pattern, one by one; ``tests/workspaces/test_ignoring.py`` compares many with git."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidInput
 from holdfast.trees import ignore_rules
 from holdfast.trees.ignore_rules import DEFAULT_IGNORE, FILE, IgnoreRules, in_root
+from tests.errors import raises
 
 
 def ignored(pattern: str, paths: str) -> str:
-    """Those of some files that one pattern ignores."""
+    """Return the files that one pattern ignores."""
     ignores = IgnoreRules([pattern])
     return " ".join(path for path in paths.split() if ignores(path, False))
 
@@ -111,18 +112,18 @@ def test_what_a_set_of_characters_matches(pattern: str, paths: str, found: str) 
         ("xdigit", "09afAF", "gG"),
     ],
 )
-def test_a_class_of_characters_has_these_in_it_and_those_not(name: str, inside: str, outside: str) -> None:
+def test_a_character_class_matches_exactly_its_members(name: str, inside: str, outside: str) -> None:
     ignores = IgnoreRules([f"x[[:{name}:]]"])
     assert [char for char in inside if not ignores(f"x{char}", False)] == []
     assert [char for char in outside if ignores(f"x{char}", False)] == []
 
 
-def test_a_class_stands_beside_other_members_of_a_set() -> None:
+def test_a_class_combines_with_other_members_of_a_set() -> None:
     assert ignored("[x[:digit:]y-z]", "x 5 y z a :") == "x 5 y z"
 
 
 @pytest.mark.parametrize("pattern", ["[[:nope:]]", "[[::]]", "[a[:ALPHA:]]"])
-def test_a_class_that_there_is_not_makes_the_pattern_match_nothing(pattern: str) -> None:
+def test_an_unknown_class_makes_the_pattern_match_nothing(pattern: str) -> None:
     assert ignored(pattern, "a n : [ ]") == ""
 
 
@@ -172,18 +173,18 @@ def test_the_last_line_that_matches_decides(lines: list[str], path: str, is_igno
     assert IgnoreRules(lines)(path, False) is is_ignored
 
 
-def test_a_slash_at_the_end_is_about_directories_only() -> None:
+def test_a_trailing_slash_matches_directories_only() -> None:
     ignores = IgnoreRules(["d/", "e", "a/b/"])
     asked = [("d", True), ("d", False), ("x/d", True), ("e", True), ("e", False), ("a/b", True), ("x/a/b", True)]
-    assert [ignores(*each) for each in asked] == [True, False, True, True, True, True, False]
+    assert [ignores(*path_and_kind) for path_and_kind in asked] == [True, False, True, True, True, True, False]
 
 
-def test_a_directory_can_be_taken_back_in_by_a_line_about_directories() -> None:
+def test_a_directory_can_be_included_again() -> None:
     ignores = IgnoreRules(["*", "!d/"])
     assert (ignores("d", True), ignores("d", False)) == (False, True)
 
 
-def test_a_line_break_in_a_name_is_a_character_like_others() -> None:
+def test_a_line_break_in_a_name_is_an_ordinary_character() -> None:
     assert IgnoreRules(["*"])("a\nb", False)
     assert IgnoreRules(["a?b"])("a\nb", False)
     assert IgnoreRules(["**/x"])("a\nb/x", False)
@@ -207,48 +208,48 @@ def test_a_line_break_in_a_name_is_a_character_like_others() -> None:
         ("docs/Thumbs.db", False),
     ],
 )
-def test_what_tools_make_anew_is_ignored_by_default(path: str, is_folder: bool) -> None:
+def test_generated_files_are_ignored_by_default(path: str, is_folder: bool) -> None:
     assert IgnoreRules(DEFAULT_IGNORE)(path, is_folder)
 
 
 @pytest.mark.parametrize(
     "path", ["x.py", "x.pyx", "pycache", "__pycache__", "node_modules", ".git", ".env", "thumbs.db"]
 )
-def test_files_that_people_write_are_not_ignored_by_default(path: str) -> None:
+def test_source_files_are_not_ignored_by_default(path: str) -> None:
     assert not IgnoreRules(DEFAULT_IGNORE)(path, False)
 
 
-# How patterns are given
+# Arguments
 
 
-def test_as_many_patterns_as_allowed_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_patterns_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ignore_rules, "MAX_PATTERNS", 3)
     ignores = IgnoreRules(["a", "# comments count", "c"])
     assert [ignores(path, False) for path in ("a", "b", "c")] == [True, False, True]
-    with pytest.raises(InvalidInput, match="more than 3 patterns"):
+    with raises(InvalidInput, field="ignore"):
         IgnoreRules(["a", "b", "c", "d"])
 
 
-def test_patterns_may_come_from_any_iterable_and_are_kept_as_they_were() -> None:
+def test_patterns_may_be_any_iterable_and_are_kept_unchanged() -> None:
     ignores = IgnoreRules(line for line in ("a ", "# note", "!b"))
     assert ignores.patterns == ("a ", "# note", "!b")
 
 
 @pytest.mark.parametrize("given", [None, 1.5, object()])
-def test_what_is_no_list_of_lines_is_refused(given: object) -> None:
-    with pytest.raises(InvalidInput, match="list of lines"):
+def test_patterns_that_are_not_a_list_of_lines_are_refused(given: object) -> None:
+    with raises(InvalidInput, field="ignore"):
         IgnoreRules(given)  # type: ignore[arg-type]
 
 
-def test_a_line_that_is_no_text_is_named_by_its_type() -> None:
-    with pytest.raises(InvalidInput, match="not bytes"):
+def test_a_pattern_that_is_not_text_is_refused() -> None:
+    with raises(InvalidInput, field="ignore"):
         IgnoreRules(["a", b"b"])  # type: ignore[list-item]
 
 
 # The file in the root
 
 
-def test_a_file_of_just_the_largest_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ignore_file_of_the_maximum_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ignore_rules, "MAX_FILE", 10)
     (tmp_path / FILE).write_bytes(b"abcd\nefgh\n")
     assert in_root(str(tmp_path)) == ["abcd", "efgh"]
@@ -257,41 +258,41 @@ def test_a_file_of_just_the_largest_size_is_read(tmp_path: Path, monkeypatch: py
         in_root(str(tmp_path))
 
 
-def test_an_empty_file_has_no_patterns(tmp_path: Path) -> None:
+def test_an_empty_ignore_file_has_no_patterns(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
     assert in_root(str(tmp_path)) == []
 
 
-def test_only_the_mark_at_the_very_beginning_is_taken_off(tmp_path: Path) -> None:
+def test_only_a_leading_byte_order_mark_is_removed(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes("\ufeffa\n\ufeffb\n".encode())
     assert in_root(str(tmp_path)) == ["a", "\ufeffb"]
 
 
-def test_only_the_root_has_such_a_file(tmp_path: Path) -> None:
+def test_only_the_ignore_file_in_the_root_is_read(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / FILE).write_text("a\n")
     assert in_root(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("where", ["nowhere", "file"])
-def test_without_a_directory_there_is_no_such_file(tmp_path: Path, where: str) -> None:
+def test_a_missing_directory_has_no_ignore_file(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
     assert in_root(str(tmp_path / where)) == []
 
 
-def test_a_directory_in_its_place_is_refused_and_not_taken_for_nothing(tmp_path: Path) -> None:
+def test_a_directory_named_like_the_ignore_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(InvalidInput, match="cannot be read"):
         in_root(str(tmp_path))
 
 
-def test_a_pipe_in_its_place_holds_nothing_up(tmp_path: Path) -> None:
+def test_a_pipe_named_like_the_ignore_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     assert in_root(str(tmp_path)) == []
 
 
 def reference(pattern: str, path: str) -> bool:
-    """What a pattern of letters, stars and slashes matches, by its definition: every way to match is tried, once."""
+    """Match a pattern of letters, stars and slashes by its definition, trying every way once."""
     if "/" not in pattern:
         path = path.rpartition("/")[2]
     pattern = pattern.removeprefix("/")
@@ -309,7 +310,7 @@ def reference(pattern: str, path: str) -> bool:
             if end == len(pattern):
                 return True
             if pattern[end] == "/":
-                starts = [place, *(there + 1 for there in range(place, len(path)) if path[there] == "/")]
+                starts = [place, *(number + 1 for number in range(place, len(path)) if path[number] == "/")]
                 return any(matches(end + 1, start) for start in starts)
         name_end = path.find("/", place)
         return any(matches(end, to) for to in range(place, (len(path) if name_end < 0 else name_end) + 1))
@@ -343,8 +344,8 @@ def test_stars_match_what_their_definition_says(pattern: str, path: str) -> None
     ids=range(8),
 )
 @pytest.mark.timeout(60)
-def test_no_pattern_takes_long_to_be_found_not_to_match(pattern: str, path: str) -> None:
-    """Each of them took years, or hours, when stars were tried in every combination."""
+def test_no_pattern_backtracks_exponentially(pattern: str, path: str) -> None:
+    """With backtracking, each of them took hours or years."""
     assert IgnoreRules([pattern])(path, False) is False
 
 
@@ -352,6 +353,6 @@ def test_no_pattern_takes_long_to_be_found_not_to_match(pattern: str, path: str)
     "patterns", [["*a" * 2_049], ["*a" * 2_048] * 65, [" " * 1_000_000]], ids=["one", "all", "spaces"]
 )
 def test_patterns_that_would_take_long_to_compile_are_refused(patterns: list[str]) -> None:
-    with pytest.raises(InvalidInput, match=r"no more than 4,096 and 262,144 are allowed"):
+    with raises(InvalidInput, field="ignore"):
         IgnoreRules(patterns)
     assert IgnoreRules(["#" * 1_000_000])("a", False) is False

@@ -1,4 +1,4 @@
-"""Diffs of lines: right whatever they are given, as short as they can be, and never more work than they may take."""
+"""Line diffs: correct for any input, minimal with enough steps, and within the given steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.trees import line_diff
-from holdfast.trees.line_diff import StepBudget, regions, unified
+from holdfast.trees.line_diff import StepBudget, regions, unified_diff
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=12)
 
 
-def applied(old: list[str], new: list[str], steps: StepBudget) -> list[str]:
-    """The new list, made of the old one and of what is said to be replaced in it."""
+def apply_regions(old: list[str], new: list[str], steps: StepBudget) -> list[str]:
+    """Apply the regions of a diff to the old list."""
     made, at = [], 0
     for from_old, to_old, from_new, to_new in regions(old, new, steps):
         made += old[at:from_old] + new[from_new:to_new]
@@ -33,19 +33,19 @@ def longest_common(old: list[str], new: list[str]) -> int:
 
 
 @given(LINES, LINES, st.integers(0, 100))
-def test_a_diff_makes_the_one_of_the_other_however_few_steps_it_has(old: list[str], new: list[str], most: int) -> None:
-    assert applied(old, new, StepBudget(most)) == new
+def test_a_diff_is_correct_with_any_number_of_steps(old: list[str], new: list[str], most: int) -> None:
+    assert apply_regions(old, new, StepBudget(most)) == new
 
 
 @given(LINES, LINES)
-def test_a_diff_with_steps_enough_is_as_short_as_it_can_be(old: list[str], new: list[str]) -> None:
-    found = regions(old, new, StepBudget(100_000))
-    assert sum(each[1] - each[0] for each in found) == len(old) - longest_common(old, new)
+def test_a_diff_with_enough_steps_is_minimal(old: list[str], new: list[str]) -> None:
+    region = regions(old, new, StepBudget(100_000))
+    assert sum(change[1] - change[0] for change in region) == len(old) - longest_common(old, new)
 
 
 @given(st.integers(0, 30), st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
 def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int], added: set[int]) -> None:
-    """Where all lines are different there is one way to say it."""
+    """With all lines different there is only one possible diff."""
     old = [f"{number}\n" for number in range(count)]
     new = [
         line
@@ -53,24 +53,24 @@ def test_hunks_are_written_as_difflib_writes_them(count: int, removed: set[int],
         for line in [f"{number}\n"] * (number < count and number not in removed)
         + [f"new {number}\n"] * (number in added)
     ]
-    wanted = "".join(difflib.unified_diff(old, new, "a", "b"))
-    assert unified(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == wanted
+    expected = "".join(difflib.unified_diff(old, new, "a", "b"))
+    assert unified_diff(old, new, ("a", "b"), context=3, steps=StepBudget(100_000)) == expected
 
 
-def test_unlike_files_are_compared_within_the_steps_they_may_take() -> None:
-    """Lines that both files have, in another order: nothing could be left out beforehand."""
+def test_dissimilar_files_are_compared_within_the_step_limit() -> None:
+    """Lines that both files have, in another order, so that none can be removed before the comparison."""
     random = Random(7)
     old = [f"{random.randrange(500)}\n" for _ in range(20_000)]
     new = random.sample(old, len(old))
     steps = StepBudget(1_000_000)
-    assert applied(old, new, steps) == new
-    assert -100_000 < steps.left <= 0, "all were spent, and hardly more"
+    assert apply_regions(old, new, steps) == new
+    assert -100_000 < steps.left <= 0, "all steps were spent, and few more"
     steps = StepBudget(100_000_000)
-    assert applied(old, new, steps) == new
-    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "one file is given up before all are spent"
+    assert apply_regions(old, new, steps) == new
+    assert 100_000_000 - steps.left < 20 * line_diff.MAX_EDITS**2, "a single file is given up earlier"
 
 
-def test_lines_that_one_file_alone_has_cost_nothing() -> None:
+def test_lines_of_only_one_file_cost_no_steps() -> None:
     old, new = [f"old {number}\n" for number in range(50_000)], [f"new {number}\n" for number in range(50_000)]
     old[25_000] = new[100] = "common\n"
     steps = StepBudget(1_000_000)

@@ -1,4 +1,4 @@
-"""Trees written down: what comes back is what went in, and anything else is refused."""
+"""Manifests are decoded unchanged, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
-from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry, objects_of, raw, shown
+from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry, objects_of, path_bytes, path_text
 
 DIGESTS = st.binary(min_size=32, max_size=32)
-PATHS = st.binary(min_size=1, max_size=20).map(shown)
+PATHS = st.binary(min_size=1, max_size=20).map(path_text)
 PIECES = st.builds(ContentPiece, st.one_of(DIGESTS, st.just(ZEROS)), st.integers(0, 2**40), st.integers(0, 2**60))
 NUMBERS = {"mode": st.integers(0, 0o7777), "mtime_ns": st.integers(-(2**62), 2**62)}
 ENTRIES = st.one_of(
@@ -40,26 +40,26 @@ DIFFERENCES = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(DIFFERENCES)
-def test_a_difference_comes_back(difference: Difference) -> None:
-    found = manifests.read(manifests.write(difference))
-    assert list(found.entries) == sorted(difference.entries, key=lambda entry: entry.path)
-    assert list(found.removed) == sorted(difference.removed)
-    assert list(found.ignore) == list(difference.ignore)
+def test_a_difference_is_decoded_unchanged(difference: Difference) -> None:
+    result = manifests.read(manifests.write(difference))
+    assert list(result.entries) == sorted(difference.entries, key=lambda entry: entry.path)
+    assert list(result.removed) == sorted(difference.removed)
+    assert list(result.ignore) == list(difference.ignore)
 
 
 @settings(max_examples=25, deadline=None)
 @given(DIFFERENCES)
-def test_the_same_tree_is_written_the_same_in_whatever_order_it_comes(difference: Difference) -> None:
+def test_a_tree_has_one_manifest_in_any_order_of_entries(difference: Difference) -> None:
     turned = Difference(difference.entries[::-1], difference.removed[::-1], difference.ignore)
     assert manifests.write(turned) == manifests.write(difference)
 
 
 @given(st.binary(max_size=30))
 def test_a_name_is_its_bytes(name: bytes) -> None:
-    assert raw(shown(name)) == name
+    assert path_bytes(path_text(name)) == name
 
 
-def test_whatever_is_no_manifest_is_refused() -> None:
+def test_anything_but_a_manifest_is_refused() -> None:
     entries = [TreeEntry("a", "file", 0o644, 1, 3, "", b"d" * 32, (ContentPiece(b"o" * 32, 0, 3),))]
     whole, random = manifests.write(Difference(entries, ["gone"], ["*.x"])), Random(4)
     refused = 0
@@ -81,7 +81,7 @@ def test_whatever_is_no_manifest_is_refused() -> None:
             manifests.read(body)
 
 
-def test_a_piece_of_an_object_that_is_not_named_is_refused() -> None:
+def test_a_piece_of_an_unlisted_object_is_refused() -> None:
     line = [b"a", 0, 0o644, 0, 3, b"d" * 32, [5, 0, 3]]
     with pytest.raises(Corrupt):
         manifests.read(msgspec.msgpack.encode([1, [], [], [line], []]))
@@ -96,7 +96,7 @@ def test_differences_add_up() -> None:
     first = Difference([one, two]).applied({})
     assert first == {"one": one, "two": two}
     assert Difference([other], ["two", "never there"]).applied(first) == {"one": other}
-    assert first == {"one": one, "two": two}, "what it is applied to stays"
+    assert first == {"one": one, "two": two}, "the original is unchanged"
 
 
 def test_the_objects_that_entries_need() -> None:

@@ -1,4 +1,4 @@
-"""Making a file of the one in its place: nothing is fetched that is there already, and nothing wrong comes of it."""
+"""Patching files: existing pieces are not fetched, and the result is always correct."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def file(*pieces: tuple[bytes, int, int], name: str = "file") -> TreeEntry:
 
 
 def content(pieces: tuple[ContentPiece, ...]) -> bytes:
-    """What pieces come to."""
+    """Return the content of pieces."""
     return b"".join(
         BODIES[piece.object][piece.start :][: piece.length] if piece.object else bytes(piece.length) for piece in pieces
     )
 
 
-def restored(root: Path, wanted: TreeEntry, there: TreeEntry | None) -> list[bytes]:
-    """Restore a file where another is; the objects that were asked for."""
-    entries: Mapping[str, TreeEntry] = {wanted.path: wanted}
-    plan = restore.plan(entries, {} if there is None else {there.path: there}, [wanted])
+def restore_over(root: Path, entry: TreeEntry, existing: TreeEntry | None) -> list[bytes]:
+    """Restore a file in the place of another; return the requested objects."""
+    entries: Mapping[str, TreeEntry] = {entry.path: entry}
+    plan = restore.plan(entries, {} if existing is None else {existing.path: existing}, [entry])
     steps, asked = restore.restore(str(root), plan, entries), list[bytes]()
     try:
         now = next(steps)
@@ -73,70 +73,70 @@ def restored(root: Path, wanted: TreeEntry, there: TreeEntry | None) -> list[byt
         "hole",
     ],
 )
-def test_what_is_in_the_place_is_not_fetched(
+def test_pieces_in_the_existing_file_are_not_fetched(
     tmp_path: Path,
     was: list[tuple[bytes, int, int]],
     becomes: list[tuple[bytes, int, int]],
     fetched: set[bytes],
 ) -> None:
-    there, wanted = file(*was), file(*becomes)
-    (tmp_path / "file").write_bytes(content(there.pieces))
-    assert set(restored(tmp_path, wanted, there)) == fetched
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
+    existing, expected = file(*was), file(*becomes)
+    (tmp_path / "file").write_bytes(content(existing.pieces))
+    assert set(restore_over(tmp_path, expected, existing)) == fetched
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
-def test_a_file_that_is_not_what_it_was_thought_to_be_is_fetched_whole(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90), (SECOND, 0, 20))
+def test_a_file_with_unexpected_content_is_fetched_whole(tmp_path: Path) -> None:
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90), (SECOND, 0, 20))
     (tmp_path / "file").write_bytes(b"x" * 100)
-    assert set(restored(tmp_path, wanted, there)) == {FIRST, SECOND}
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
+    assert set(restore_over(tmp_path, expected, existing)) == {FIRST, SECOND}
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
-def test_a_file_that_became_shorter_is_fetched_whole(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90))
-    (tmp_path / "file").write_bytes(content(there.pieces)[:89])
-    assert restored(tmp_path, wanted, there) == [FIRST]
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
+def test_a_shortened_file_is_fetched_whole(tmp_path: Path) -> None:
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
+    (tmp_path / "file").write_bytes(content(existing.pieces)[:89])
+    assert restore_over(tmp_path, expected, existing) == [FIRST]
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
 
 
-def test_nothing_is_read_through_a_link_or_out_of_a_pipe(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90))
-    (tmp_path / "aside").write_bytes(content(there.pieces))
+def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
+    (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "link").symlink_to("aside")
     os.mkfifo(tmp_path / "pipe")
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        how = patch(wanted, there)
-        assert how.content(folder, "aside", {}) == content(wanted.pieces)
+        how = patch(expected, existing)
+        assert how.content(folder, "aside", {}) == content(expected.pieces)
         assert [how.content(folder, name, {}) for name in ("link", "pipe", "none", ".")] == [None] * 4
     finally:
         os.close(folder)
 
 
-def test_a_file_with_a_second_name_is_left_alone_under_that(tmp_path: Path) -> None:
-    there, wanted = file((FIRST, 0, 100)), file((FIRST, 0, 90))
-    (tmp_path / "aside").write_bytes(content(there.pieces))
+def test_another_hard_link_of_a_patched_file_is_unchanged(tmp_path: Path) -> None:
+    existing, expected = file((FIRST, 0, 100)), file((FIRST, 0, 90))
+    (tmp_path / "aside").write_bytes(content(existing.pieces))
     (tmp_path / "file").hardlink_to(tmp_path / "aside")
-    assert restored(tmp_path, wanted, there) == []
-    assert (tmp_path / "file").read_bytes() == content(wanted.pieces)
-    assert (tmp_path / "aside").read_bytes() == content(there.pieces)
+    assert restore_over(tmp_path, expected, existing) == []
+    assert (tmp_path / "file").read_bytes() == content(expected.pieces)
+    assert (tmp_path / "aside").read_bytes() == content(existing.pieces)
 
 
 @pytest.mark.parametrize("longer", ["wanted", "there"])
-def test_files_longer_than_a_chunk_are_not_made_so(longer: str) -> None:
+def test_files_longer_than_a_chunk_are_not_patched(longer: str) -> None:
     small, large = (
         file((FIRST, 0, 100)),
         TreeEntry("file", "file", 0, 0, CHUNK + 1, "", b"", (ContentPiece(FIRST, 0, CHUNK + 1),)),
     )
-    wanted, there = (large, small) if longer == "wanted" else (small, large)
-    assert patch(wanted, there).there == {}
-    assert patch(wanted, there).fetched == list(wanted.pieces)
+    expected, existing = (large, small) if longer == "wanted" else (small, large)
+    assert patch(expected, existing).offsets == {}
+    assert patch(expected, existing).fetched == list(expected.pieces)
 
 
-def test_where_nothing_or_something_unknown_is_everything_is_fetched() -> None:
-    wanted = file((FIRST, 0, 100))
-    for there in (None, TreeEntry("file", "dir", 0, 0), TreeEntry("file", "file", 0, 0, 100, "", b"other")):
-        assert patch(wanted, there).fetched == list(wanted.pieces)
+def test_without_a_known_existing_file_everything_is_fetched() -> None:
+    expected = file((FIRST, 0, 100))
+    for existing in (None, TreeEntry("file", "dir", 0, 0), TreeEntry("file", "file", 0, 0, 100, "", b"other")):
+        assert patch(expected, existing).fetched == list(expected.pieces)
 
 
 pieces = st.lists(
@@ -146,18 +146,18 @@ pieces = st.lists(
 
 @examples(max_examples=300, deadline=None)
 @given(was=pieces, becomes=pieces, is_damaged=st.booleans())
-def test_whatever_is_there_what_is_wanted_comes_of_it(
+def test_any_existing_file_is_patched_to_the_wanted_one(
     was: list[tuple[bytes, int, int]],
     becomes: list[tuple[bytes, int, int]],
     is_damaged: bool,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    there, wanted = file(*was), file(*becomes)
-    assume(there.digest != wanted.digest)
+    existing, expected = file(*was), file(*becomes)
+    assume(existing.digest != expected.digest)
     root = tmp_path_factory.mktemp("any", numbered=True)
-    (root / "file").write_bytes(content(there.pieces)[::-1] if is_damaged else content(there.pieces))
-    asked = restored(root, wanted, there)
-    assert (root / "file").read_bytes() == content(wanted.pieces)
+    (root / "file").write_bytes(content(existing.pieces)[::-1] if is_damaged else content(existing.pieces))
+    asked = restore_over(root, expected, existing)
+    assert (root / "file").read_bytes() == content(expected.pieces)
     if not is_damaged:
-        assert set(asked) == {piece.object for piece in patch(wanted, there).fetched}
+        assert set(asked) == {piece.object for piece in patch(expected, existing).fetched}
     assert os.listdir(root) == ["file"]

@@ -1,4 +1,4 @@
-"""One capture of a directory by itself, without any database: what a scan says of a tree, once and again."""
+"""Single captures of a directory without a database: the results of a first and a second scan."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from holdfast.trees.ignore_rules import IgnoreRules
 from holdfast.trees.overlay import UpperScan
 from holdfast.trees.scan import Scan, ScanResult
 from holdfast.trees.walk import SkippedEntry
+from tests.errors import raises
 from tests.workspaces.worlds import make
 
 TREE: dict[str, bytes | str | None] = {"a": b"1", "d/b": b"22", "d/e/c": b"333", "l": "a", "z": None}
@@ -37,10 +38,10 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stat_cache, "now_ns", lambda: now_ns() + 60 * 10**9)
 
 
-def scanned(
+def run_scan(
     root: Path, before: ScanResult | None = None, bodies: Bodies | None = None, kind: type[Scan] = Scan, **other: Any
 ) -> ScanResult:
-    """What a scan comes to, going on from another."""
+    """The result of a scan, based on another."""
     arguments: dict[str, Any] = {
         "entries": before.entries if before else {},
         "stats": before.stats if before else {},
@@ -51,7 +52,7 @@ def scanned(
     scan = kind(str(root), **{**arguments, **other})
     for part in scan.parts():
         if bodies is not None:
-            bodies |= {each.digest: unpack(each.digest, each.codec, each.body) for each in part}
+            bodies |= {packed.digest: unpack(packed.digest, packed.codec, packed.body) for packed in part}
     return scan.result()
 
 
@@ -59,70 +60,70 @@ def content(entries: Mapping[str, TreeEntry], path: str, bodies: Bodies) -> byte
     return b"".join(bodies[piece.object][piece.start : piece.start + piece.length] for piece in entries[path].pieces)
 
 
-def changed(found: ScanResult) -> list[str]:
-    return sorted(entry.path for entry in found.difference.entries)
+def changed_paths(result: ScanResult) -> list[str]:
+    return sorted(entry.path for entry in result.difference.entries)
 
 
-# The first time
+# First scan
 
 
 def test_everything_is_new_the_first_time(root: Path) -> None:
     bodies: Bodies = {}
-    found = scanned(root, bodies=bodies)
-    assert sorted(found.entries) == changed(found) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
-    assert (found.difference.removed, found.skipped, found.unsettled) == ([], [], [])
-    assert [content(found.entries, path, bodies) for path in ("a", "d/b", "d/e/c")] == [b"1", b"22", b"333"]
-    assert sorted(found.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+    result = run_scan(root, bodies=bodies)
+    assert sorted(result.entries) == changed_paths(result) == ["a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
+    assert (result.difference.removed, result.skipped, result.unsettled) == ([], [], [])
+    assert [content(result.entries, path, bodies) for path in ("a", "d/b", "d/e/c")] == [b"1", b"22", b"333"]
+    assert sorted(result.stats) == ["", "a", "d", "d/b", "d/e", "d/e/c", "l", "z"]
 
 
-def test_entries_say_what_the_file_system_does(root: Path) -> None:
+def test_entries_match_the_file_system(root: Path) -> None:
     (root / "a").chmod(0o4751)
     os.utime(root / "a", ns=(5, 1_234_567_891))
-    found = scanned(root).entries
-    assert (found["a"].kind, found["a"].mode, found["a"].mtime_ns, found["a"].size) == (
+    result = run_scan(root).entries
+    assert (result["a"].kind, result["a"].mode, result["a"].mtime_ns, result["a"].size) == (
         "file",
         0o4751,
         1_234_567_891,
         1,
     )
-    assert (found["l"].kind, found["l"].target, found["l"].size) == ("symlink", "a", 0)
-    assert (found["z"].kind, found["z"].size, found["z"].digest, found["z"].pieces) == ("dir", 0, b"", ())
+    assert (result["l"].kind, result["l"].target, result["l"].size) == ("symlink", "a", 0)
+    assert (result["z"].kind, result["z"].size, result["z"].digest, result["z"].pieces) == ("dir", 0, b"", ())
 
 
-def test_the_patterns_are_part_of_what_is_found(root: Path) -> None:
-    found = scanned(root, ignores=IgnoreRules(["d/", "# note"]))
-    assert sorted(found.entries) == ["a", "l", "z"]
-    assert found.difference.ignore == ("d/", "# note")
+def test_the_result_contains_the_ignore_patterns(root: Path) -> None:
+    result = run_scan(root, ignores=IgnoreRules(["d/", "# note"]))
+    assert sorted(result.entries) == ["a", "l", "z"]
+    assert result.difference.ignore == ("d/", "# note")
 
 
-def test_an_empty_tree_has_nothing_in_it_and_a_known_root(tmp_path: Path) -> None:
+def test_an_empty_tree_has_no_entries_and_a_root_state(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    found = scanned(tmp_path / "empty")
-    assert (found.entries, list(found.stats)) == ({}, [""])
+    result = run_scan(tmp_path / "empty")
+    assert (result.entries, list(result.stats)) == ({}, [""])
 
 
-def test_a_tree_that_is_not_there_is_not_empty(tmp_path: Path) -> None:
+def test_a_missing_tree_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        scanned(tmp_path / "nowhere")
+        run_scan(tmp_path / "nowhere")
 
 
 def test_too_many_entries_are_refused(root: Path) -> None:
-    with pytest.raises(LimitExceeded, match="tree_entries"):
-        scanned(root, max_entries=3)
+    with raises(LimitExceeded, limit="tree_entries"):
+        run_scan(root, max_entries=3)
 
 
-# Again
+# Second scan
 
 
-def test_where_nothing_changed_everything_is_the_very_same(root: Path) -> None:
-    first = scanned(root)
-    second = scanned(root, first)
+def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
+    first = run_scan(root)
+    second = run_scan(root, first)
     assert (second.difference.entries, second.difference.removed) == ([], [])
     assert second.entries is first.entries
     assert second.stats is first.stats
 
 
-@pytest.mark.parametrize("forget", [False, True], ids=["with what is known", "without"])
+@pytest.mark.parametrize("forget", [False, True], ids=["with known states", "without"])
 @pytest.mark.parametrize(
     ("change", "new", "gone"),
     [
@@ -151,53 +152,53 @@ def test_where_nothing_changed_everything_is_the_very_same(root: Path) -> None:
 def test_the_difference_is_what_changed(
     root: Path, change: Callable[[Path], object], new: list[str], gone: list[str], forget: bool
 ) -> None:
-    first = scanned(root)
+    first = run_scan(root)
     change(root)
-    second = scanned(root, first, **({"stats": {}} if forget else {}))
-    assert (changed(second), sorted(second.difference.removed)) == (new, gone)
+    second = run_scan(root, first, **({"stats": {}} if forget else {}))
+    assert (changed_paths(second), sorted(second.difference.removed)) == (new, gone)
     assert second.entries == second.difference.applied(first.entries)
-    assert second.entries.keys() == scanned(root).entries.keys()
+    assert second.entries.keys() == run_scan(root).entries.keys()
 
 
-def test_a_file_that_was_moved_keeps_its_content_where_it_lies(root: Path) -> None:
-    first = scanned(root)
+def test_a_moved_file_keeps_its_pieces(root: Path) -> None:
+    first = run_scan(root)
     (root / "a").rename(root / "moved")
     bodies: Bodies = {}
-    second = scanned(root, first, bodies)
+    second = run_scan(root, first, bodies)
     assert bodies == {}
     assert second.entries["moved"].pieces == first.entries["a"].pieces
 
 
-def test_a_file_that_was_written_anew_with_what_it_had_is_no_other_but_for_its_time(root: Path) -> None:
-    first = scanned(root)
+def test_a_file_rewritten_with_equal_content_differs_only_in_time(root: Path) -> None:
+    first = run_scan(root)
     (root / "a").write_bytes(b"1")
     os.utime(root / "a", ns=(5, first.entries["a"].mtime_ns))
-    second = scanned(root, first)
-    assert changed(second) == []
-    assert second.stats["a"] != first.stats["a"], "it is known as it is now"
+    second = run_scan(root, first)
+    assert changed_paths(second) == []
+    assert second.stats["a"] != first.stats["a"], "its current state is known"
 
 
-def test_what_is_ignored_by_now_is_gone_when_everything_is_walked_over(root: Path) -> None:
-    first = scanned(root)
-    second = scanned(root, first, stats={}, ignores=IgnoreRules(["d"]))
+def test_newly_ignored_paths_are_removed_by_a_full_walk(root: Path) -> None:
+    first = run_scan(root)
+    second = run_scan(root, first, stats={}, ignores=IgnoreRules(["d"]))
     assert sorted(second.difference.removed) == ["d", "d/b", "d/e", "d/e/c"]
 
 
-def test_what_is_not_at_rest_is_not_known_the_next_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = scanned(root)
+def test_states_of_files_not_at_rest_are_not_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_scan(root)
     (root / "a").write_bytes(b"2")
     monkeypatch.setattr(stat_cache, "now_ns", lambda: (root / "a").stat().st_ctime_ns)
-    second = scanned(root, first)
+    second = run_scan(root, first)
     assert "a" in second.entries
     assert first.stats.keys() - second.stats.keys() == {"a"}
-    third = scanned(root, second)
-    assert (changed(third), third.difference.removed) == ([], []), "it is read again, and is the same"
+    third = run_scan(root, second)
+    assert (changed_paths(third), third.difference.removed) == ([], []), "it is read again and unchanged"
 
 
-# What cannot be read
+# Unreadable files
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
+def fail_reading(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
     """Reading this file fails."""
     really = os.open
 
@@ -209,52 +210,48 @@ def refusing(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None
     monkeypatch.setattr(os, "open", opening)
 
 
-def test_a_file_that_must_not_be_read_is_left_out_and_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
-    found = scanned(root)
-    assert found.skipped == [SkippedEntry("d/b", "permission denied")]
-    assert "d/b" not in found.entries
-    assert not {"d/b", "d"} & found.stats.keys(), "its directory is looked into again"
+def test_an_unreadable_file_is_skipped_and_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_reading(monkeypatch, "b", PermissionError(13, "Permission denied"))
+    result = run_scan(root)
+    assert result.skipped == [SkippedEntry("d/b", "permission denied")]
+    assert "d/b" not in result.entries
+    assert not {"d/b", "d"} & result.stats.keys(), "its directory is examined again"
 
 
-def test_a_file_that_must_not_be_read_any_longer_is_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = scanned(root)
+def test_a_file_that_became_unreadable_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_scan(root)
     (root / "d" / "b").chmod(0o600)
-    refusing(monkeypatch, "b", PermissionError(13, "Permission denied"))
-    second = scanned(root, first)
+    fail_reading(monkeypatch, "b", PermissionError(13, "Permission denied"))
+    second = run_scan(root, first)
     assert (second.difference.removed, second.skipped) == (["d/b"], [SkippedEntry("d/b", "permission denied")])
 
 
-def test_a_file_that_goes_before_it_is_read_is_gone_and_not_worth_a_word(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusing(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
-    found = scanned(root)
-    assert (found.skipped, "d/b" in found.entries) == ([], False)
+def test_a_file_removed_before_it_is_read_is_not_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_reading(monkeypatch, "b", FileNotFoundError(2, "No such file or directory"))
+    result = run_scan(root)
+    assert (result.skipped, "d/b" in result.entries) == ([], False)
 
 
-def test_a_link_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*given: Any, **how: Any) -> str:
+def test_an_unreadable_link_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*options: Any, **how: Any) -> str:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "readlink", failing)
-    found = scanned(root)
-    assert found.skipped == [SkippedEntry("l", "input/output error")]
-    assert "l" not in found.entries
+    result = run_scan(root)
+    assert result.skipped == [SkippedEntry("l", "input/output error")]
+    assert "l" not in result.entries
 
 
-def test_a_file_that_never_rests_is_read_so_often_and_taken_as_it_was_last(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_keeps_changing_is_captured_as_last_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_open, "is_same", lambda file: file.stat[1] != 2)
     read: list[int] = []
     really = safe_open.content
     monkeypatch.setattr(safe_open, "content", lambda file: [read.append(file.stat[1]), really(file)][1])
-    found = scanned(root)
+    result = run_scan(root)
     assert (read.count(2), read.count(1)) == (safe_open.TRIES, 1)
-    assert found.unsettled == ["d/b"]
-    assert "d/b" in found.entries
-    assert "d/b" not in found.stats
+    assert result.unsettled == ["d/b"]
+    assert "d/b" in result.entries
+    assert "d/b" not in result.stats
 
 
 # The upper directory of an overlay
@@ -264,7 +261,7 @@ def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | No
     made = tmp_path / "upper"
     made.mkdir()
     make(made, files)
-    return scanned(made, base, kind=UpperScan, stats={})
+    return run_scan(made, base, kind=UpperScan, stats={})
 
 
 @pytest.mark.parametrize(
@@ -287,40 +284,40 @@ def upper(tmp_path: Path, base: ScanResult, files: Mapping[str, bytes | str | No
     ],
     ids=lambda value: ",".join(value) or "nothing" if isinstance(value, dict) else "",
 )
-def test_what_an_upper_directory_takes_away(
+def test_paths_removed_by_an_upper_directory(
     root: Path, tmp_path: Path, files: Mapping[str, bytes | str | None], gone: list[str]
 ) -> None:
-    found = upper(tmp_path, scanned(root), files)
-    assert sorted(found.difference.removed) == gone
-    assert not [path for path in found.entries if ".wh." in path]
+    result = upper(tmp_path, run_scan(root), files)
+    assert sorted(result.difference.removed) == gone
+    assert not [path for path in result.entries if ".wh." in path]
 
 
-def test_an_attribute_of_the_file_system_that_is_none_of_the_overlay_says_nothing(root: Path, tmp_path: Path) -> None:
-    base = scanned(root)
+def test_other_extended_attributes_are_ignored(root: Path, tmp_path: Path) -> None:
+    base = run_scan(root)
     (tmp_path / "upper").mkdir()
     (tmp_path / "upper" / "a").touch()
     try:
         os.setxattr(tmp_path / "upper" / "a", "user.other.whiteout", b"y")
     except OSError:
         return  # a file system without attributes
-    found = scanned(tmp_path / "upper", base, kind=UpperScan, stats={})
-    assert found.difference.removed == []
-    assert found.entries["a"].size == 0
+    result = run_scan(tmp_path / "upper", base, kind=UpperScan, stats={})
+    assert result.difference.removed == []
+    assert result.entries["a"].size == 0
 
 
-def test_a_renamed_root_is_named_as_such(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renamed_root_is_refused(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listxattr", lambda handle: ["trusted.overlay.redirect"])
     monkeypatch.setattr(os, "getxattr", lambda handle, name: b"/elsewhere")
     with pytest.raises(InvalidInput, match=r"'\.' was renamed as a whole: mount with redirect_dir=off"):
-        upper(tmp_path, scanned(root), {"a": b"1"})
+        upper(tmp_path, run_scan(root), {"a": b"1"})
 
 
-def test_a_file_system_without_attributes_has_none_of_the_overlay(
+def test_a_file_system_without_attributes_has_no_overlay_attributes(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(handle: int) -> list[str]:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "listxattr", failing)
-    found = upper(tmp_path, scanned(root), {"a": b"other", ".wh.l": b""})
-    assert (changed(found), found.difference.removed) == (["a"], ["l"])
+    result = upper(tmp_path, run_scan(root), {"a": b"other", ".wh.l": b""})
+    assert (changed_paths(result), result.difference.removed) == (["a"], ["l"])

@@ -1,4 +1,4 @@
-"""The store of snapshots: looked at, listed, read and removed, with whatever a caller may give it."""
+"""The store of snapshots: reading, listing and deleting, with any arguments of a caller."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from holdfast.sync_runner import step
 from holdfast.trees import manifests
 from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry
 from holdfast.types import Snapshot
+from tests.errors import raises
 
 NEVER = "00000000-0000-7000-8000-000000000000"
 LIMITS = Limits(list_rows=8, page_rows=5, batch_rows=4, content_bytes=50, snapshots_per_run=100)
 
 
 class World:
-    """A tenant with a run, whose clock moves on with every snapshot."""
+    """A tenant with a run; its clock advances with every snapshot."""
 
     def __init__(self, url: str) -> None:
         self.clock = FixedClock()
@@ -36,9 +37,9 @@ class World:
         self.acme = self.holdfast.tenant("acme")
         self.run_id = self.run()
 
-    def run(self, there: TenantHandle | None = None) -> str:
-        there = there or self.acme
-        return there.runs.start(there.sessions.create().id).id
+    def run(self, existing: TenantHandle | None = None) -> str:
+        existing = existing or self.acme
+        return existing.runs.start(existing.sessions.create().id).id
 
     def new(self, content: bytes = b"content", **fields: Any) -> NewSnapshot:
         """A snapshot of one file, about to be recorded."""
@@ -73,7 +74,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[World]:
     made.holdfast.close()
 
 
-# One
+# Single snapshots
 
 
 def test_a_snapshot_is_what_was_recorded(world: World) -> None:
@@ -81,42 +82,42 @@ def test_a_snapshot_is_what_was_recorded(world: World) -> None:
     assert world.acme.snapshots.get(made.id) == made
     assert (made.step, made.kind, made.parent_id, made.depth) == (3, "imported", NEVER, 0)
     assert (made.entry_count, made.tree_bytes, made.run_id) == (1, 12, world.run_id)
-    assert made.size_bytes > 12, "the file, and the list of what there is"
+    assert made.size_bytes > 12, "the file, and the manifest"
 
 
-def test_an_id_may_be_written_in_any_way_a_uuid_may(world: World) -> None:
+def test_an_id_may_be_any_form_of_a_uuid(world: World) -> None:
     made = world.record()
     assert world.acme.snapshots.get(made.id.upper()) == made
     assert world.acme.snapshots.get(made.id.replace("-", "")) == made
 
 
 @pytest.mark.parametrize("given", ["", "nonsense", "\0", NEVER + "0", "\ud800"])
-def test_what_is_no_id_is_refused(world: World, given: str) -> None:
+def test_an_invalid_id_is_refused(world: World, given: str) -> None:
     for call in (world.acme.snapshots.get, world.acme.snapshots.tree, world.acme.snapshots.find):
         with pytest.raises(InvalidInput, match="must be a UUID"):
             call(given)
 
 
-def test_what_never_was_is_not_found(world: World) -> None:
+def test_an_unknown_snapshot_is_not_found(world: World) -> None:
     world.record()
-    with pytest.raises(NotFound, match=NEVER):
+    with raises(NotFound, key=NEVER):
         world.acme.snapshots.get(NEVER)
-    with pytest.raises(NotFound, match=NEVER):
+    with raises(NotFound, key=NEVER):
         world.acme.snapshots.tree(NEVER)
     assert world.acme.snapshots.find(NEVER) is None
 
 
-def test_a_snapshot_of_another_tenant_is_one_that_never_was(world: World) -> None:
+def test_a_snapshot_of_another_tenant_is_not_found(world: World) -> None:
     made, zenith = world.record(), world.holdfast.tenant("zenith")
     for call in (zenith.snapshots.get, zenith.snapshots.tree, lambda id: zenith.snapshots.read(id, "file")):
-        with pytest.raises(NotFound, match="there is no snapshot"):
+        with raises(NotFound, noun="snapshot"):
             call(made.id)
     assert zenith.snapshots.find(world.run_id) is None
     assert zenith.snapshots.list(run_id=world.run_id) == []
     assert zenith.snapshots.usage() == SnapshotUsage(0, 0, 0)
 
 
-def test_a_snapshot_is_not_seen_once_its_session_was_deleted(either: World) -> None:
+def test_a_snapshot_of_a_deleted_session_is_not_found(either: World) -> None:
     session = either.acme.sessions.create()
     run_id = either.acme.runs.start(session.id).id
     made = either.record(run_id=run_id)
@@ -128,20 +129,20 @@ def test_a_snapshot_is_not_seen_once_its_session_was_deleted(either: World) -> N
         either.record(run_id=run_id)
 
 
-# Recorded
+# Recording
 
 
-def test_to_record_it_again_is_to_find_it(world: World) -> None:
+def test_recording_again_returns_the_snapshot(world: World) -> None:
     new = world.new(step=1)
     first = step(world.acme.snapshots._async._record(new))
     world.clock.advance(60)
     assert step(world.acme.snapshots._async._record(new)) == first
     assert world.acme.snapshots.usage().count == 1
-    assert world.acme.snapshots.usage().layers == 1, "nothing was added for it"
+    assert world.acme.snapshots.usage().layers == 1, "nothing was added"
 
 
 @pytest.mark.parametrize("other", [{"step": 2}, {"step": None}, {"kind": "dirty"}, {"run_id": ""}])
-def test_something_else_under_the_same_id_is_a_conflict(world: World, other: dict[str, Any]) -> None:
+def test_another_snapshot_with_the_same_id_is_a_conflict(world: World, other: dict[str, Any]) -> None:
     made = world.record(step=1)
     if "run_id" in other:
         other = {"run_id": world.run()}
@@ -158,13 +159,13 @@ def test_the_same_id_is_free_for_another_tenant(world: World) -> None:
     assert world.acme.snapshots.read(made.id, "file") == b"content"
 
 
-def test_a_run_that_there_is_not_has_no_snapshot(world: World) -> None:
+def test_an_unknown_run_gets_no_snapshot(world: World) -> None:
     with pytest.raises(NotFound, match=NEVER):
         world.record(run_id=NEVER)
     assert world.acme.objects.usage().count == 0
 
 
-def test_on_a_layer_that_is_gone_nothing_is_recorded(world: World) -> None:
+def test_no_snapshot_is_recorded_on_a_removed_layer(world: World) -> None:
     made = world.record()
     world.acme.snapshots.delete([made.id], reason="test")
     for layer in (made.layer_id, NewLayer(layers.manifest_of(Difference([])), made.layer_id)):
@@ -173,7 +174,7 @@ def test_on_a_layer_that_is_gone_nothing_is_recorded(world: World) -> None:
     assert world.acme.snapshots.usage() == SnapshotUsage(0, 0, 0)
 
 
-def test_a_layer_of_another_tenant_is_one_that_is_gone(world: World) -> None:
+def test_a_layer_of_another_tenant_is_not_found(world: World) -> None:
     made, zenith = world.record(), world.holdfast.tenant("zenith")
     run_id = world.run(zenith)
     for layer in (made.layer_id, NewLayer(layers.manifest_of(Difference([])), made.layer_id)):
@@ -182,7 +183,7 @@ def test_a_layer_of_another_tenant_is_one_that_is_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize("given", [-1, 2**62, True, "1", 1.0])
-def test_a_step_that_is_no_number_is_refused_wherever_it_is_given(world: World, given: Any) -> None:
+def test_an_invalid_step_is_refused_everywhere(world: World, given: Any) -> None:
     for call in (
         lambda: world.record(step=given),
         lambda: world.acme.snapshots.find(world.run_id, step=given),
@@ -193,17 +194,17 @@ def test_a_step_that_is_no_number_is_refused_wherever_it_is_given(world: World, 
 
 
 @pytest.mark.parametrize("given", [0, 1, 2**62 - 1])
-def test_the_first_and_the_last_step_there_can_be(world: World, given: int) -> None:
+def test_the_smallest_and_largest_steps_are_stored(world: World, given: int) -> None:
     made = world.record(step=given)
     assert world.acme.snapshots.find(world.run_id, step=given) == made
     assert world.acme.snapshots.list(step=given) == [made]
 
 
 @pytest.mark.parametrize("given", ["", "Step", "other", 7, b"step", []])
-def test_a_kind_that_there_is_not_is_refused(world: World, given: Any) -> None:
-    with pytest.raises(InvalidInput, match="kind is one of step, dirty, imported"):
+def test_an_unknown_kind_is_refused(world: World, given: Any) -> None:
+    with raises(InvalidInput, field="kind"):
         snapshots.kind_of(given)
-    with pytest.raises(InvalidInput, match="kind is one of"):
+    with raises(InvalidInput, field="kind"):
         world.acme.snapshots.list(kind=given)
 
 
@@ -223,9 +224,9 @@ def test_the_newest_of_a_run_of_a_step_and_of_a_kind(either: World) -> None:
     assert find(other.run_id) == other
 
 
-def test_of_two_at_the_same_moment_the_one_with_the_later_id_is_the_newest(world: World) -> None:
+def test_equal_times_are_ordered_by_id(world: World) -> None:
     made = [world.record(after=0) for _ in range(4)]
-    newest = max(made, key=lambda each: each.id)
+    newest = max(made, key=lambda snapshot: snapshot.id)
     assert world.acme.snapshots.find(world.run_id) == newest
     assert world.acme.snapshots.list()[0] == newest
 
@@ -248,36 +249,36 @@ def test_lists_of_a_run_a_step_and_a_kind(world: World) -> None:
     }
 
     def listed(**asked: Any) -> set[str]:
-        return {each.id for each in world.acme.snapshots.list(**asked)}
+        return {snapshot.id for snapshot in world.acme.snapshots.list(**asked)}
 
-    assert listed(run_id=other) == {each.id for (run, _, _), each in made.items() if run == other}
-    assert listed(step=1) == {each.id for (_, number, _), each in made.items() if number == 1}
-    assert listed(kind="dirty") == {each.id for (_, _, kind), each in made.items() if kind == "dirty"}
+    assert listed(run_id=other) == {snapshot.id for (run, _, _), snapshot in made.items() if run == other}
+    assert listed(step=1) == {snapshot.id for (_, number, _), snapshot in made.items() if number == 1}
+    assert listed(kind="dirty") == {snapshot.id for (_, _, kind), snapshot in made.items() if kind == "dirty"}
     assert listed(run_id=other, step=2, kind="step") == {made[other, 2, "step"].id}
     assert listed(run_id=NEVER) == set()
 
 
-def paged(there: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
+def list_pages(tenant: TenantHandle, limit: int, **asked: Any) -> list[list[Snapshot]]:
     """All pages of a list."""
-    page = there.snapshots.list(limit=limit, **asked)
+    page = tenant.snapshots.list(limit=limit, **asked)
     pages = [page]
     while page.next is not None:
-        page = there.snapshots.list(limit=limit, cursor=page.next, **asked)
+        page = tenant.snapshots.list(limit=limit, cursor=page.next, **asked)
         pages.append(page)
-    return [[*each] for each in pages]
+    return [[*page] for page in pages]
 
 
-def test_pages_give_each_snapshot_once(either: World) -> None:
-    """Some of them at the same moment, so that only the id tells where a page ended."""
+def test_pages_return_each_snapshot_once(either: World) -> None:
+    """Some have equal times, so that only the id tells where a page ended."""
     made = [either.record(after=number % 2) for number in range(6)]
-    made.sort(key=lambda each: (each.created_at, each.id), reverse=True)
+    made.sort(key=lambda snapshot: (snapshot.created_at, snapshot.id), reverse=True)
     for limit in (1, 2, 4, 5):
-        wanted = [made[at : at + limit] for at in range(0, 6, limit)]
-        assert paged(either.acme, limit) == wanted
-        assert paged(either.acme, limit, run_id=either.run_id, kind="step") == wanted
+        expected_pages = [made[at : at + limit] for at in range(0, 6, limit)]
+        assert list_pages(either.acme, limit) == expected_pages
+        assert list_pages(either.acme, limit, run_id=either.run_id, kind="step") == expected_pages
 
 
-def test_a_page_goes_on_where_it_ended_although_newer_ones_came(world: World) -> None:
+def test_pages_continue_after_newer_snapshots_were_added(world: World) -> None:
     made = [world.record() for _ in range(4)]
     page = world.acme.snapshots.list(limit=2)
     world.record()
@@ -285,7 +286,7 @@ def test_a_page_goes_on_where_it_ended_although_newer_ones_came(world: World) ->
     assert world.acme.snapshots.list(limit=2, cursor=page.next) == made[1::-1]
 
 
-def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
+def test_a_list_is_limited(world: World) -> None:
     for _ in range(LIMITS.list_rows):
         world.record()
     assert len(world.acme.snapshots.list()) == LIMITS.list_rows
@@ -296,17 +297,17 @@ def test_as_many_as_a_list_may_have_and_one_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5])
-def test_a_limit_that_is_none_is_refused(world: World, limit: Any) -> None:
-    with pytest.raises(InvalidInput, match="limit must be"):
+def test_an_invalid_limit_is_refused(world: World, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit"):
         world.acme.snapshots.list(limit=limit)
 
 
-def test_a_page_that_is_too_large_is_refused(world: World) -> None:
-    with pytest.raises(LimitExceeded, match="page_rows"):
+def test_a_page_over_the_limit_is_refused(world: World) -> None:
+    with raises(LimitExceeded, limit="page_rows"):
         world.acme.snapshots.list(limit=LIMITS.page_rows + 1)
 
 
-def test_a_cursor_of_something_else_is_refused(world: World) -> None:
+def test_a_cursor_of_another_list_is_refused(world: World) -> None:
     for number in range(2):
         world.record()
         world.acme.snapshots.delete([world.record().id], reason=f"{number}")
@@ -317,12 +318,12 @@ def test_a_cursor_of_something_else_is_refused(world: World) -> None:
             world.acme.snapshots.list(cursor=cursor)
 
 
-# What is in them
+# Content
 
 
 def test_a_tree_has_its_entries_by_their_paths(world: World) -> None:
     entries = [TreeEntry("d", "dir", 0o755, 5), TreeEntry("d/l", "symlink", 0o777, 6, 0, "\udcff/é")]
-    assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {each.path: each for each in entries}
+    assert world.acme.snapshots.tree(world.tree(*entries).id).entries == {entry.path: entry for entry in entries}
 
 
 NAMES = [f"{letter}{digit}" for letter in "ab\uffff\udcff" for digit in "012345"]
@@ -335,24 +336,24 @@ def test_pages_of_a_tree_on_many_layers_are_the_tree(world: World, seed: int) ->
     made = None
     for number in range(random.randint(1, 5)):
         chosen = random.sample(NAMES, random.randint(0, len(NAMES)))
-        gone = chosen[: len(chosen) // 2]
-        there = [
-            TreeEntry(path, "dir", number, 0) for path in chosen[len(gone) // 2 :]
+        removed = chosen[: len(chosen) // 2]
+        present = [
+            TreeEntry(path, "dir", number, 0) for path in chosen[len(removed) // 2 :]
         ]  # some are removed and there again
-        new = NewLayer(layers.manifest_of(Difference(there, gone, [f"{number}"])), below, [])
+        new = NewLayer(layers.manifest_of(Difference(present, removed, [f"{number}"])), below, [])
         made = world.record(layer=new)
         below = made.layer_id
     assert made is not None
     whole = world.acme.snapshots.tree(made.id)
-    found, cursor = [], None
+    result, cursor = [], None
     while True:
         page = world.acme.snapshots.entries(made.id, limit=random.randint(1, 5), cursor=cursor)
         assert page.ignore == whole.ignore
-        found += page.entries
+        result += page.entries
         cursor = page.next
         if cursor is None:
             break
-    assert found == [whole.entries[path] for path in sorted(whole.entries)]
+    assert result == [whole.entries[path] for path in sorted(whole.entries)]
 
 
 def test_a_page_or_a_file_of_a_large_tree_decodes_a_few_of_its_entries(
@@ -369,9 +370,9 @@ def test_a_page_or_a_file_of_a_large_tree_decodes_a_few_of_its_entries(
 
     monkeypatch.setattr(manifests, "_decode_line", counted)
     first = world.acme.snapshots.entries(made.id, limit=1)
-    assert [each.path for each in first.entries] == ["00000"]
+    assert [entry.path for entry in first.entries] == ["00000"]
     second = world.acme.snapshots.entries(made.id, limit=1, cursor=first.next)
-    assert [each.path for each in second.entries] == ["00001"]
+    assert [entry.path for entry in second.entries] == ["00001"]
     with pytest.raises(NotFound):
         world.acme.snapshots.read(made.id, "10000")
     assert decoded < 200
@@ -405,81 +406,81 @@ def test_zeros_are_read_although_they_are_stored_nowhere(world: World) -> None:
     assert world.acme.snapshots.read(made.id, "f") == b"234\0\0\0\x009"
 
 
-def test_an_empty_file_is_read_as_such(world: World) -> None:
+def test_an_empty_file_is_read(world: World) -> None:
     assert world.acme.snapshots.read(world.record(b"").id, "file") == b""
 
 
 @pytest.mark.parametrize("path", ["", "d", "d/l", "f/", "/f", "./f", "F", "\0", "\ud800", "never"])
-def test_only_a_file_by_its_very_path_is_read(world: World, path: str) -> None:
+def test_only_the_exact_path_of_a_file_is_read(world: World, path: str) -> None:
     entries = [
         TreeEntry("d", "dir", 0o755, 5),
         TreeEntry("d/l", "symlink", 0o777, 6, 0, "../f"),
         TreeEntry("f", "file", 0o644, 0),
     ]
-    with pytest.raises(NotFound, match="there is no file"):
+    with raises(NotFound, noun="file", key=path):
         world.acme.snapshots.read(world.tree(*entries).id, path)
 
 
-def test_a_file_of_just_the_largest_size_is_read_and_no_larger_one(world: World) -> None:
+def test_a_file_is_read_up_to_the_content_limit(world: World) -> None:
     assert len(world.acme.snapshots.read(world.record(b"x" * 50).id, "file")) == 50
-    with pytest.raises(LimitExceeded, match="file: 51 is over the limit content_bytes = 50"):
+    with raises(LimitExceeded, field="file", limit="content_bytes", maximum=50):
         world.acme.snapshots.read(world.record(b"x" * 51).id, "file")
 
 
-# Removed
+# Deleting
 
 
-def test_those_that_were_there_are_returned_and_noted(world: World) -> None:
+def test_deleted_snapshots_are_returned_and_logged(world: World) -> None:
     made = [world.record(b"%d" % number) for number in range(3)]
-    gone = world.acme.snapshots.delete([made[0].id, NEVER, made[2].id], reason="wörds \0 of the caller")
-    assert sorted(each.id for each in gone) == sorted([made[0].id, made[2].id])
+    removed = world.acme.snapshots.delete([made[0].id, NEVER, made[2].id], reason="wörds \0 of the caller")
+    assert sorted(snapshot.id for snapshot in removed) == sorted([made[0].id, made[2].id])
     noted = world.acme.activity.list(action=snapshots.DELETED)
-    assert {each.subject_id for each in noted} == {made[0].id, made[2].id}
-    assert {each.reason for each in noted} == {"wörds \0 of the caller"}
-    assert [each.details["run_id"] for each in noted] == [world.run_id] * 2
+    assert {deed.subject_id for deed in noted} == {made[0].id, made[2].id}
+    assert {deed.reason for deed in noted} == {"wörds \0 of the caller"}
+    assert [deed.details["run_id"] for deed in noted] == [world.run_id] * 2
     assert world.acme.snapshots.list() == [made[1]]
 
 
-def test_to_remove_them_again_changes_nothing_and_notes_nothing(world: World) -> None:
+def test_deleting_again_changes_and_logs_nothing(world: World) -> None:
     made = world.record()
     assert len(world.acme.snapshots.delete([made.id, made.id, made.id.upper()], reason="once")) == 1
     assert world.acme.snapshots.delete([made.id], reason="again") == []
-    assert [each.reason for each in world.acme.activity.list()] == ["once"]
+    assert [deed.reason for deed in world.acme.activity.list()] == ["once"]
 
 
-def test_to_remove_nothing_is_no_error(world: World) -> None:
+def test_deleting_nothing_is_no_error(world: World) -> None:
     assert world.acme.snapshots.delete([], reason="none") == []
 
 
 @pytest.mark.parametrize("given", [NEVER, None, {NEVER}, 7])
-def test_ids_that_are_no_list_are_refused(world: World, given: Any) -> None:
-    with pytest.raises(InvalidInput, match="come as a list"):
+def test_ids_that_are_not_a_list_are_refused(world: World, given: Any) -> None:
+    with raises(InvalidInput, field="snapshot_ids"):
         world.acme.snapshots.delete(given, reason="test")
 
 
 @pytest.mark.parametrize("reason", ["", None, 7, b"bytes"])
-def test_without_a_reason_nothing_is_removed(world: World, reason: Any) -> None:
+def test_a_deletion_needs_a_reason(world: World, reason: Any) -> None:
     made = world.record()
     with pytest.raises(InvalidInput, match="reason"):
         world.acme.snapshots.delete([made.id], reason=reason)
     assert world.acme.snapshots.list() == [made]
 
 
-def test_one_id_that_is_none_and_nothing_is_removed(world: World) -> None:
+def test_an_invalid_id_prevents_the_whole_deletion(world: World) -> None:
     made = world.record()
     with pytest.raises(InvalidInput, match="snapshot id"):
         world.acme.snapshots.delete([made.id, "nonsense"], reason="test")
     assert world.acme.snapshots.list() == [made]
 
 
-def test_more_than_may_be_removed_at_once(world: World) -> None:
+def test_the_number_deleted_at_once_is_limited(world: World) -> None:
     made = [world.record() for _ in range(5)]
-    with pytest.raises(LimitExceeded, match="batch_rows"):
-        world.acme.snapshots.delete([each.id for each in made], reason="test")
-    assert len(world.acme.snapshots.delete([each.id for each in made[:4]], reason="test")) == 4
+    with raises(LimitExceeded, limit="batch_rows"):
+        world.acme.snapshots.delete([snapshot.id for snapshot in made], reason="test")
+    assert len(world.acme.snapshots.delete([snapshot.id for snapshot in made[:4]], reason="test")) == 4
 
 
-def test_one_that_is_held_and_nothing_is_removed(world: World) -> None:
+def test_a_held_snapshot_prevents_the_whole_deletion(world: World) -> None:
     made, free = world.record(), world.record(run_id=world.run())
     hold = world.acme.retention.hold("a case", run_id=world.run_id)
     with pytest.raises(Conflict):

@@ -11,7 +11,7 @@ from tests.workloads.workloads import Arguments, World, maker
 
 ROOMS = (("telegram", "-100"), ("telegram", "-1001"), ("discord", "general"))
 SENDERS = 10
-"""Few enough for many calls to be about somebody who is known."""
+"""Few names, so that many calls concern a known user."""
 
 
 # Pending messages
@@ -49,8 +49,8 @@ def _delete_stale(world: World) -> Arguments | None:
 
 
 def _group(world: World, least: int = 1) -> PendingGroup | None:
-    found = [each for each in world.tenant.pending_messages.list_groups() if each.message_count >= least]
-    return world.random.choice(found) if found else None
+    actual = [group for group in world.tenant.pending_messages.list_groups() if group.message_count >= least]
+    return world.random.choice(actual) if actual else None
 
 
 # Contacts
@@ -65,14 +65,14 @@ def _upsert_contact(world: World) -> Arguments:
 
 @maker("contacts.merge", before="contacts.upsert")
 def _merge(world: World) -> Arguments | None:
-    there = [contact.id for contact in world.tenant.contacts.list()]
-    return ((world.random.sample(there, 2),), {}) if len(there) > 1 else None
+    existing = [contact.id for contact in world.tenant.contacts.list()]
+    return ((world.random.sample(existing, 2),), {}) if len(existing) > 1 else None
 
 
 @maker("contacts.unmerge", before="contacts.merge")
 def _unmerge(world: World) -> Arguments | None:
-    there = [contact.id for contact in world.tenant.contacts.list() if contact.merged_id is not None]
-    return (([world.random.choice(there)],), {}) if there else None
+    existing = [contact.id for contact in world.tenant.contacts.list() if contact.merged_id is not None]
+    return (([world.random.choice(existing)],), {}) if existing else None
 
 
 # Feedback
@@ -94,14 +94,14 @@ def _upsert_feedback(world: World) -> Arguments | None:
 
 @maker("feedback.update", before="feedback.create")
 def _update_feedback(world: World) -> Arguments | None:
-    there = _feedback(world)
-    return None if there is None else ((there.id,), {"is_positive": not there.is_positive, "issue_type": ""})
+    existing = _feedback(world)
+    return None if existing is None else ((existing.id,), {"is_positive": not existing.is_positive, "issue_type": ""})
 
 
 @maker("feedback.delete", before="feedback.create")
 def _delete_feedback(world: World) -> Arguments | None:
-    there = _feedback(world)
-    return None if there is None else ((there.id,), {})
+    existing = _feedback(world)
+    return None if existing is None else ((existing.id,), {})
 
 
 def _message(world: World) -> Message | None:
@@ -110,5 +110,5 @@ def _message(world: World) -> Message | None:
 
 
 def _feedback(world: World) -> Feedback | None:
-    there = world.tenant.feedback.list()
-    return world.random.choice(there) if there else None
+    existing = world.tenant.feedback.list()
+    return world.random.choice(existing) if existing else None

@@ -13,16 +13,16 @@ THREADS = ("chat", "work", "copy")
 def _put(world: World) -> Arguments:
     """Mostly the next step of a thread, with a piece more; sometimes a fork, or a thread that had none."""
     thread = world.random.choice((*THREADS, *THREADS[:1] * 2))
-    there = world.tenant.checkpoints.list(thread, namespace="")
-    parent = world.random.choice([*there[:1] * 4, *there]) if there else None
-    known = list(range(1, 3)) if parent and parent.places and parent.places[0][1] >= 2 else []
+    checkpoints = world.tenant.checkpoints.list(thread, namespace="")
+    parent = world.random.choice([*checkpoints[:1] * 4, *checkpoints]) if checkpoints else None
+    initial = list(range(1, 3)) if parent and parent.positions and parent.positions[0][1] >= 2 else []
     kwargs = {
-        "id": world.name(f"{len(there):04}"),
+        "id": world.name(f"{len(checkpoints):04}"),
         "parent": parent.id if parent else None,
         "state": world.text().encode()[:300],
-        "pieces": [*known, *_pieces(parent), *_bodies(world)],
+        "pieces": [*initial, *_pieces(parent), *_bodies(world)],
         "stamp": parent.stamp if parent else None,
-        "metadata": {"step": len(there), "run_id": f"run-{len(there) // 3}"},
+        "metadata": {"step": len(checkpoints), "run_id": f"run-{len(checkpoints) // 3}"},
         "leans": ["messages"] if parent and world.random.random() < 0.3 else [],
     }
     return (thread,), kwargs
@@ -31,20 +31,25 @@ def _put(world: World) -> Arguments:
 @maker("checkpoints.put_writes")
 def _put_writes(world: World) -> Arguments:
     thread = world.random.choice(THREADS)
-    there = _some(world, thread)
+    existing = _some(world, thread)
     new = [
         Write(0, "messages", b"", _bodies(world)),
         Write(1, "n", world.text().encode()[:50]),
         Write(-1, "__error__", world.text().encode()[:50]),
     ]
-    kwargs = {"id": there.id if there else "0000", "task_id": world.random.choice("abc"), "task_path": "~a", "new": new}
+    kwargs = {
+        "id": existing.id if existing else "0000",
+        "task_id": world.random.choice("abc"),
+        "task_path": "~a",
+        "new": new,
+    }
     return (thread,), kwargs
 
 
 @maker("checkpoints.copy")
 def _copy(world: World) -> Arguments | None:
-    there = [thread for thread in THREADS if _some(world, thread)]
-    return ((world.random.choice(there), world.name("copy")), {}) if there else None
+    existing = [thread for thread in THREADS if _some(world, thread)]
+    return ((world.random.choice(existing), world.name("copy")), {}) if existing else None
 
 
 @maker("checkpoints.prune")
@@ -59,7 +64,9 @@ def _delete_runs(world: World) -> Arguments:
 
 @maker("checkpoints.delete")
 def _delete(world: World) -> Arguments:
-    threads = sorted({each.thread_id for each in world.tenant.checkpoints.list(limit=50)} - set(THREADS[:2]))
+    threads = sorted(
+        {checkpoint.thread_id for checkpoint in world.tenant.checkpoints.list(limit=50)} - set(THREADS[:2])
+    )
     return (world.random.choice(threads or ["nothing"]),), {}
 
 
@@ -80,12 +87,12 @@ def _prune_objects(world: World) -> Arguments:
 
 
 def _some(world: World, thread: str) -> Checkpoint | None:
-    there = world.tenant.checkpoints.list(thread, namespace="")
-    return world.random.choice(there) if there else None
+    checkpoints = world.tenant.checkpoints.list(thread, namespace="")
+    return world.random.choice(checkpoints) if checkpoints else None
 
 
 def _pieces(parent: Checkpoint | None) -> list[bytes]:
-    return [each for each in parent.pieces if each is not None][-5:] if parent else []
+    return [piece for piece in parent.pieces if piece is not None][-5:] if parent else []
 
 
 def _bodies(world: World) -> list[bytes]:

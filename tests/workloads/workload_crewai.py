@@ -1,4 +1,4 @@
-"""Makers for what CrewAI keeps: flows that go on and wait, and memories that are made, replaced and forgotten."""
+"""Makers for CrewAI's data: flows that continue and wait, and memories that are created, replaced and forgotten."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def _clear(world: World) -> Arguments | None:
 
 @maker("flows.delete", before="flows.save")
 def _delete_flow(world: World) -> Arguments | None:
-    there = world.tenant.flows.list()
-    return ((world.random.choice(there).flow_uuid,), {}) if there else None
+    flows = world.tenant.flows.list()
+    return ((world.random.choice(flows).flow_uuid,), {}) if flows else None
 
 
 @maker("crew_memories.save")
 def _remember(world: World) -> Arguments:
     """Two memories; sometimes one in the place of another."""
-    there = world.tenant.crew_memories.list(limit=5)
-    again = world.random.choice(there).id if there and world.random.random() < 0.3 else None
+    crew_memories = world.tenant.crew_memories.list(limit=5)
+    again = world.random.choice(crew_memories).id if crew_memories and world.random.random() < 0.3 else None
     return ([_memory(world, again), _memory(world, None)],), {}
 
 
 @maker("crew_memories.touch", before="crew_memories.save")
 def _touch(world: World) -> Arguments | None:
-    there = world.tenant.crew_memories.list(limit=3)
-    return (([each.id for each in there],), {}) if there else None
+    crew_memories = world.tenant.crew_memories.list(limit=3)
+    return (([item.id for item in crew_memories],), {}) if crew_memories else None
 
 
 @maker("crew_memories.delete", before="crew_memories.save")
 def _forget(world: World) -> Arguments | None:
-    there = world.tenant.crew_memories.list(limit=50)
-    if not there:
+    crew_memories = world.tenant.crew_memories.list(limit=50)
+    if not crew_memories:
         return None
-    some = world.random.choice(there)
+    some = world.random.choice(crew_memories)
     return (), world.random.choice(({"ids": [some.id]}, {"scope": some.scope, "categories": ["fact"]}))
 
 

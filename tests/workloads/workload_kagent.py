@@ -16,8 +16,8 @@ AGENTS = ("helper", "writer")
 def _save(world: World) -> Arguments:
     """A task that has grown, or shrunk."""
     id = world.random.choice(TASKS)
-    there = world.tenant.a2a_tasks.find(id)
-    history: list[Any] = [] if there is None else list(there.task["history"])[-world.random.randrange(1, 6) :]
+    a2a_task = world.tenant.a2a_tasks.find(id)
+    history: list[Any] = [] if a2a_task is None else list(a2a_task.task["history"])[-world.random.randrange(1, 6) :]
     parts = [{"kind": "text", "text": world.text()} for _ in range(world.random.randrange(3))]
     task = {
         "id": id,
@@ -29,8 +29,8 @@ def _save(world: World) -> Arguments:
 
 @maker("a2a_tasks.delete", before="a2a_tasks.save")
 def _delete(world: World) -> Arguments | None:
-    there = world.tenant.a2a_tasks.list()
-    return ((world.random.choice(there).id,), {}) if there else None
+    a2a_tasks = world.tenant.a2a_tasks.list()
+    return ((world.random.choice(a2a_tasks).id,), {}) if a2a_tasks else None
 
 
 @maker("a2a_tasks.restore", before="a2a_tasks.delete")
@@ -45,18 +45,22 @@ def _purge(world: World) -> Arguments:
 
 @maker("a2a_push_configs.clear", before="a2a_push_configs.upsert")
 def _clear_configs(world: World) -> Arguments | None:
-    there = world.tenant.a2a_push_configs.list()
-    return ((there[0].task_id,), {"user": there[0].user, "id": world.random.choice((None, "other"))}) if there else None
+    a2a_push_configs = world.tenant.a2a_push_configs.list()
+    return (
+        ((a2a_push_configs[0].task_id,), {"user": a2a_push_configs[0].user, "id": world.random.choice((None, "other"))})
+        if a2a_push_configs
+        else None
+    )
 
 
 @maker("session_shares.create", before="sessions.create")
 def _share(world: World) -> Arguments | None:
-    there = world.tenant.sessions.list()
+    sessions = world.tenant.sessions.list()
     token = f"{world.random.getrandbits(128):032x}"
     read_only = world.random.random() < 0.5
     return (
-        ((world.random.choice(there).id,), {"token": token, "read_only": read_only, "shows_token": True})
-        if there
+        ((world.random.choice(sessions).id,), {"token": token, "read_only": read_only, "shows_token": True})
+        if sessions
         else None
     )
 
@@ -99,9 +103,9 @@ def _forget(world: World) -> Arguments:
 
 @maker("agent_memories.prune", before="agent_memories.add")
 def _prune(world: World) -> Arguments | None:
-    """As of two days later: what was to last for one day is gone, the rest stays."""
-    there = [each for agent in AGENTS for each in world.tenant.agent_memories.list(agent=agent)]
-    return ((), {"by": max(each.created_at for each in there) + timedelta(days=2)}) if there else None
+    """As of two days later: rows with a lifetime of one day are gone, the others remain."""
+    existing = [memory for agent in AGENTS for memory in world.tenant.agent_memories.list(agent=agent)]
+    return ((), {"by": max(item.created_at for item in existing) + timedelta(days=2)}) if existing else None
 
 
 def _token(world: World) -> tuple[str, str] | None:

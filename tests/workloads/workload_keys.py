@@ -15,5 +15,5 @@ def _create_key(world: World) -> Arguments:
 @maker("api_keys.revoke", before="api_keys.create")
 @maker("api_keys.delete", before="api_keys.create")
 def _use_key(world: World) -> Arguments | None:
-    there = list(world.handle.api_keys.list())
-    return ((world.random.choice(there).id,), {}) if there else None
+    existing = list(world.handle.api_keys.list())
+    return ((world.random.choice(existing).id,), {}) if existing else None

@@ -1,4 +1,4 @@
-"""Makers for what is kept and for how long: the log of what was done, policies, holds and requests to be forgotten."""
+"""Makers for retention: the activity log, policies, holds and erasure requests."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _hold(world: World) -> Arguments | None:
 @maker("retention.release", before="retention.hold")
 def _release(world: World) -> Arguments | None:
     """One of several: something is always held."""
-    there = world.tenant.retention.holds()
-    return ((world.random.choice(there).id,), {"reason": "closed"}) if len(there) > 1 else None
+    existing = world.tenant.retention.holds()
+    return ((world.random.choice(existing).id,), {"reason": "closed"}) if len(existing) > 1 else None
 
 
 @maker("erasures.request")
@@ -54,5 +54,5 @@ def _request(world: World) -> Arguments:
 
 
 def _run(world: World) -> Run | None:
-    there = world.tenant.runs.list(limit=10)
-    return world.random.choice(there) if there else None
+    runs = world.tenant.runs.list(limit=10)
+    return world.random.choice(runs) if runs else None

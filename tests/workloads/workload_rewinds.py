@@ -9,10 +9,10 @@ from tests.workloads.workloads import Arguments, World, maker
 @maker("rewinds.begin", before="tool_calls.intend")
 def _begin(world: World) -> Arguments | None:
     """Mostly of the run that has most to lose by it."""
-    found = [run for run in world.tenant.runs.list() if _lost(world, run) and not _is_busy(world, run)]
-    if not found:
+    actual = [run for run in world.tenant.runs.list() if _lost(world, run) and not _is_busy(world, run)]
+    if not actual:
         return None
-    run = max(found, key=lambda run: (run.iteration, _lost(world, run)))
+    run = max(actual, key=lambda run: (run.iteration, _lost(world, run)))
     kwargs = {"to_step": max(0, run.iteration - 1), "path": f"/{world.name('tree')}", "snapshot": "then"}
     if run.status == "running":
         kwargs["epoch"] = run.epoch
@@ -22,21 +22,21 @@ def _begin(world: World) -> Arguments | None:
 @maker("rewinds.redo", before="rewinds.finish")
 def _redo(world: World) -> Arguments | None:
     """Of a rewind that is not the only one."""
-    there = [
-        each
+    existing = [
+        rewind
         for run in world.tenant.runs.list()
-        for each in world.tenant.rewinds.list(run.id)
-        if each.status == "rewound"
+        for rewind in world.tenant.rewinds.list(run.id)
+        if rewind.status == "rewound"
     ]
     for run in world.tenant.runs.list():
-        rewound = [each for each in world.tenant.rewinds.list(run.id) if each.status == "rewound"]
+        rewound = [rewind for rewind in world.tenant.rewinds.list(run.id) if rewind.status == "rewound"]
         calls = [call for call in world.tenant.tool_calls.list(run.id) if call.iteration > run.iteration]
         if (
             rewound
             and rewound[0].to_step == run.iteration
             and not calls
             and not _is_busy(world, run)
-            and len(there) > 2
+            and len(existing) > 2
         ):
             return (run.id,), {"id": rewound[0].id} | ({"epoch": run.epoch} if run.status == "running" else {})
     return None
@@ -44,8 +44,8 @@ def _redo(world: World) -> Arguments | None:
 
 @maker("rewinds.finish", before="rewinds.begin")
 def _finish(world: World) -> Arguments | None:
-    there = world.tenant.rewinds.pending()
-    return None if not there else ((there[0].id,), {})
+    existing = world.tenant.rewinds.pending()
+    return None if not existing else ((existing[0].id,), {})
 
 
 def _lost(world: World, run: Run) -> int:
@@ -55,7 +55,7 @@ def _lost(world: World, run: Run) -> int:
 
 def _is_busy(world: World, run: Run) -> bool:
     """Whether a run cannot be moved: another drives its session, one below it is open, or it is being moved already."""
-    others = [each for each in world.tenant.runs.list(session=run.session_id) if each.id != run.id]
-    below = [each for each in world.tenant.runs.list(parent=run.id) if each.finished_at is None]
+    others = [item for item in world.tenant.runs.list(session=run.session_id) if item.id != run.id]
+    below = [item for item in world.tenant.runs.list(parent=run.id) if item.finished_at is None]
     moving = world.tenant.rewinds.pending(run.id)
-    return bool(moving or below or any(each.status == "running" for each in others))
+    return bool(moving or below or any(other.status == "running" for other in others))

@@ -1,6 +1,6 @@
 """Makers for agents, their blocks, and runs with their leases and tool calls. ``workloads`` says what a maker is.
 
-Between two calls 7 seconds pass, so a lease of a minute and a half outlives a dozen of them, and then somebody else gets the run.
+Between two calls 7 seconds pass, so a lease of a minute and a half outlives a dozen of them; then another worker gets the run.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ SAFETY: tuple[Safety, ...] = ("idempotent", "at_most_once", "ask")
 
 @maker("blocks.save", before="agents.create")
 def _save_blocks(world: World) -> Arguments | None:
-    there = _agent(world)
+    existing = _agent(world)
     blocks = [NewBlock(label=label, value=world.text()) for label in ("human", "persona")]
-    return None if there is None else ((there.id, blocks), {})
+    return None if existing is None else ((existing.id, blocks), {})
 
 
 @maker("blocks.set", before="agents.create")
 def _set_block(world: World) -> Arguments | None:
-    there = _agent(world)
-    return None if there is None else ((there.id, world.random.choice(("persona", "goals")), world.text()), {})
+    existing = _agent(world)
+    return None if existing is None else ((existing.id, world.random.choice(("persona", "goals")), world.text()), {})
 
 
 @maker("blocks.append", before="agents.create")
 def _append_block(world: World) -> Arguments | None:
-    there = _agent(world)
-    return None if there is None else ((there.id, "persona", world.name("line")), {})
+    existing = _agent(world)
+    return None if existing is None else ((existing.id, "persona", world.name("line")), {})
 
 
 @maker("blocks.delete", before="blocks.set")
 def _delete_block(world: World) -> Arguments | None:
-    there = [block for agent in world.tenant.agents.list() for block in world.tenant.blocks.list(agent.id)]
-    if not there:
+    existing = [block for agent in world.tenant.agents.list() for block in world.tenant.blocks.list(agent.id)]
+    if not existing:
         return None
-    block = world.random.choice(there)
+    block = world.random.choice(existing)
     return (block.agent, block.label), {}
 
 
 def _agent(world: World) -> Agent | None:
-    found = world.tenant.agents.list()
-    return world.random.choice(found) if found else None
+    agents = world.tenant.agents.list()
+    return world.random.choice(agents) if agents else None
 
 
 # Runs
@@ -62,14 +62,14 @@ def _agent(world: World) -> Agent | None:
 @maker("runs.start")
 def _start(world: World) -> Arguments | None:
     """Mostly a run of its own, now and then one below another."""
-    there = world.session()
-    if there is None:
+    existing = world.session()
+    if existing is None:
         return None
     above = _run(world, "running", "paused")
     kwargs = {"agent": "helper", "metadata": {"text": world.text()}}
     if above is not None and above.depth < 2 and world.random.random() < 0.3:
         kwargs["parent"] = above.id
-    return (there.id,), kwargs
+    return (existing.id,), kwargs
 
 
 @maker("runs.step", before="leases.claim")
@@ -77,7 +77,7 @@ def _step(world: World) -> Arguments | None:
     run = _run(world, "running")
     if run is None:
         return None
-    pending = [each for each in world.tenant.tool_calls.pending(run.id) if each.call.status == "begun"]
+    pending = [item for item in world.tenant.tool_calls.pending(run.id) if item.call.status == "begun"]
     kwargs = {
         "epoch": run.epoch,
         "iteration": run.iteration + 1,
@@ -86,7 +86,7 @@ def _step(world: World) -> Arguments | None:
             NewMessage(role="assistant", content=world.text(), token_count=3),
             NewMessage(role="user", content="ok"),
         ],
-        "tool_calls": [ToolOutcome(id=each.call.id, result={"text": world.text()}) for each in pending],
+        "tool_calls": [ToolOutcome(id=item.call.id, result={"text": world.text()}) for item in pending],
         "usage": Usage(input_tokens=11, output_tokens=7),
     }
     if not world.tenant.tool_calls.pending(run.id) and world.random.random() < 0.2:
@@ -153,8 +153,8 @@ def _claim_of_any(world: World) -> Arguments | None:
 
 
 def _run(world: World, *statuses: Status) -> Run | None:
-    found = [run for status in statuses for run in world.tenant.runs.list(status=status)]
-    return world.random.choice(found) if found else None
+    actual = [run for status in statuses for run in world.tenant.runs.list(status=status)]
+    return world.random.choice(actual) if actual else None
 
 
 def _now(world: World) -> datetime:
@@ -185,30 +185,30 @@ def _intend(world: World) -> Arguments | None:
 @maker("tool_calls.snooze", before="tool_calls.intend")
 def _snooze(world: World) -> Arguments | None:
     for run in world.tenant.runs.list(status="running"):
-        for each in world.tenant.tool_calls.pending(run.id):
-            if each.call.status == "begun":
+        for item in world.tenant.tool_calls.pending(run.id):
+            if item.call.status == "begun":
                 until = _now(world) + timedelta(seconds=30)
-                return (run.id, each.call.id), {"epoch": run.epoch, "until": until}
+                return (run.id, item.call.id), {"epoch": run.epoch, "until": until}
     return None
 
 
 @maker("tool_calls.allow", before="tool_calls.intend")
 def _allow(world: World) -> Arguments | None:
-    held = [each for each in _pending(world) if each.call.status == "held"]
+    held = [item for item in _pending(world) if item.call.status == "held"]
     return None if not held else ((held[0].call.run_id, held[0].call.id), {})
 
 
 @maker("tool_calls.cancel", before="tool_calls.intend")
 def _cancel_call(world: World) -> Arguments | None:
-    there = _pending(world)
-    return None if not there else ((there[-1].call.run_id, there[-1].call.id), {"reason": "too late"})
+    existing = _pending(world)
+    return None if not existing else ((existing[-1].call.run_id, existing[-1].call.id), {"reason": "too late"})
 
 
 @maker("tool_calls.discard", before="tool_calls.intend")
 def _discard_call(world: World) -> Arguments | None:
-    there = _pending(world)
-    return None if not there else ((there[0].call.run_id, there[0].call.id), {})
+    existing = _pending(world)
+    return None if not existing else ((existing[0].call.run_id, existing[0].call.id), {})
 
 
 def _pending(world: World) -> list[PendingCall]:
-    return [each for run in world.tenant.runs.list() for each in world.tenant.tool_calls.pending(run.id)]
+    return [item for run in world.tenant.runs.list() for item in world.tenant.tool_calls.pending(run.id)]

@@ -1,4 +1,4 @@
-"""Makers for what is above all tenants: the list of them, and the settings that all processes share."""
+"""Makers for data without a tenant: the list of tenants, and the settings that all processes share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def _create_tenant(world: World) -> Arguments:
 
 @maker("tenants.update")
 def _update_tenant(world: World) -> Arguments | None:
-    there = list(world.handle.tenants.list())
-    return ((world.random.choice(there).id,), {"metadata": {"plan": world.text()}}) if there else None
+    existing = list(world.handle.tenants.list())
+    return ((world.random.choice(existing).id,), {"metadata": {"plan": world.text()}}) if existing else None
 
 
 @maker("tenants.set_quota")

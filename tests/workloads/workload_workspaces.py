@@ -1,4 +1,4 @@
-"""Makers for workspaces: small directories of this package, which nobody changes, captured on top of each other."""
+"""Makers for workspaces: small, unchanging directories of this package, captured on top of each other."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _capture_upper(world: World) -> Arguments | None:
 
 @maker("snapshots.delete", before="workspaces.capture")
 def _delete(world: World) -> Arguments | None:
-    there = _some(world)
-    return None if there is None else (([there.id],), {"reason": world.text()[:50]})
+    existing = _some(world)
+    return None if existing is None else (([existing.id],), {"reason": world.text()[:50]})
 
 
 @maker("snapshots.collect", before="workspaces.capture")
@@ -40,8 +40,8 @@ def _collect(world: World) -> Arguments:
 
 
 def _some(world: World) -> Snapshot | None:
-    there = world.tenant.snapshots.list(limit=10)
-    return world.random.choice(there) if there else None
+    snapshots = world.tenant.snapshots.list(limit=10)
+    return world.random.choice(snapshots) if snapshots else None
 
 
 def _tree(world: World) -> str:

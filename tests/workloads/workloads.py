@@ -1,6 +1,6 @@
 """Calls for every write method of every store, found by reflection, so that no store can be forgotten.
 
-The fault tests need work that touches every write path. A *maker* chooses the arguments of one call from what is in the
+The fault tests need work that touches every write path. A *maker* chooses the arguments of one call from the contents of the
 database at that moment; it is registered under the name of its method, such as ``messages.append``. A store added later
 is found by walking the handles; a write method without a maker fails the tests by name.
 """
@@ -176,8 +176,8 @@ class World:
 
     def session(self, *, deleted: bool = False, filled: bool = False) -> Session | None:
         """Some session of the tenant; ``filled``: one with messages."""
-        found = [each for each in self.tenant.sessions.list(deleted=deleted) if each.message_count or not filled]
-        return self.random.choice(found) if found else None
+        actual = [item for item in self.tenant.sessions.list(deleted=deleted) if item.message_count or not filled]
+        return self.random.choice(actual) if actual else None
 
     def text(self) -> str:
         """Content of any size: mostly a line, sometimes several pages of the file."""
@@ -227,16 +227,16 @@ def write_methods() -> list[str]:
     """The public methods of all stores that may write, as callers name them, but for those with files.
 
     A method is taken for a reader only if it goes to the engine's ``read`` and nowhere else, which engines enforce. Those that
-    are many transactions on purpose are left out: half of one is a state they promise to go on from.
+    are many transactions on purpose are left out: the state after half of them is one from which they promise to continue.
     """
     probe = _Probe()
     setting = _setting_of(0)
-    found = dict(_stores(TenantHandle(probe, Scope("probe", setting)), ""))
+    actual = dict(_stores(TenantHandle(probe, Scope("probe", setting)), ""))
     own = _AllTenants(probe, setting)
-    found |= {name: getattr(own, name) for name in store_names(_AllTenants)}
+    actual |= {name: getattr(own, name) for name in store_names(_AllTenants)}
     named = {
         f"{path}.{name}"
-        for path, store in found.items()
+        for path, store in actual.items()
         for name in dir(type(store))
         if not name.startswith("_") and not probe.is_left_out(getattr(store._async, name))
     }
@@ -264,13 +264,13 @@ def calls(world: World, count: int, stores: Collection[str] | None = None) -> It
         if not waiting:
             waiting = sorted(method for method in MAKERS if stores is None or method.partition(".")[0] in stores)
             world.random.shuffle(waiting)
-        wanted = waiting.pop()
+        expected = waiting.pop()
         world.tenant_name = world.random.choice(TENANTS)
         for _ in range(_STEPS_BEFORE):
             made += 1
-            method, arguments = possible(world, wanted)
+            method, arguments = possible(world, expected)
             yield Call(made, method, world.tenant_name, *arguments)
-            if method in (wanted, "sessions.create") or made >= count:
+            if method in (expected, "sessions.create") or made >= count:
                 break
 
 
@@ -346,40 +346,40 @@ def _create_session(world: World) -> Arguments:
 
 @maker("sessions.upsert")
 def _upsert_session(world: World) -> Arguments:
-    there = world.session()
-    key, user = (there.key, there.user) if there else (world.name("key"), "ada")
+    existing = world.session()
+    key, user = (existing.key, existing.user) if existing else (world.name("key"), "ada")
     return (key,), {"user": user or None, "agent": "helper", "metadata": {"text": world.text()}}
 
 
 @maker("sessions.update")
 def _update_session(world: World) -> Arguments | None:
-    there = world.session()
-    return ((there.id,), {"agent": world.name("agent"), "metadata": {"text": world.text()}}) if there else None
+    existing = world.session()
+    return ((existing.id,), {"agent": world.name("agent"), "metadata": {"text": world.text()}}) if existing else None
 
 
 @maker("sessions.delete")
 def _delete_session(world: World) -> Arguments | None:
-    there = world.session()
-    return ((there.id,), {}) if there else None
+    existing = world.session()
+    return ((existing.id,), {}) if existing else None
 
 
 @maker("sessions.restore", before="sessions.delete")
 def _restore_session(world: World) -> Arguments | None:
-    there = world.session(deleted=True)
-    return ((there.id,), {}) if there else None
+    existing = world.session(deleted=True)
+    return ((existing.id,), {}) if existing else None
 
 
 @maker("sessions.purge")
 def _purge_session(world: World) -> Arguments | None:
-    there = world.session(deleted=True) or world.session(filled=True)
-    return ((there.id,), {}) if there else None
+    existing = world.session(deleted=True) or world.session(filled=True)
+    return ((existing.id,), {}) if existing else None
 
 
 @maker("sessions.buffered")
 def _save_buffer(world: World) -> Arguments:
     """A buffer is filled and saved: see ``Call``."""
-    there = world.session(filled=world.random.random() < 0.7)
-    key, user = (there.key, there.user) if there else (world.name("key"), "ada")
+    existing = world.session(filled=world.random.random() < 0.7)
+    key, user = (existing.key, existing.user) if existing else (world.name("key"), "ada")
     return (key,), {"user": user or None}
 
 
@@ -401,41 +401,41 @@ def _use(buffer: Buffer, number: int) -> None:
 
 @maker("messages.append")
 def _append(world: World) -> Arguments | None:
-    there = world.session()
-    return ((there.id,), {"role": "user", "content": world.text(), "token_count": 7}) if there else None
+    existing = world.session()
+    return ((existing.id,), {"role": "user", "content": world.text(), "token_count": 7}) if existing else None
 
 
 @maker("messages.append_many")
 def _append_many(world: World) -> Arguments | None:
-    there = world.session()
+    existing = world.session()
     messages = [NewMessage(role="assistant", content=world.text(), token_count=n) for n in range(3)]
-    return ((there.id, [*messages, NewMessage(kind="adk.event", content={"n": 1})]), {}) if there else None
+    return ((existing.id, [*messages, NewMessage(kind="adk.event", content={"n": 1})]), {}) if existing else None
 
 
 @maker("messages.update", before="messages.append")
 def _update_message(world: World) -> Arguments | None:
-    there = world.session(filled=True)
-    if there is None:
+    existing = world.session(filled=True)
+    if existing is None:
         return None
-    message = world.random.choice(_messages(world, there))
+    message = world.random.choice(_messages(world, existing))
     return (message,), {"metadata": {"text": world.text()}, "token_count": 11, "is_preserved": True}
 
 
 @maker("messages.delete", before="messages.append")
 def _delete_messages(world: World) -> Arguments | None:
-    there = world.session(filled=True)
-    return ((there.id, _messages(world, there)[:2]), {}) if there else None
+    existing = world.session(filled=True)
+    return ((existing.id, _messages(world, existing)[:2]), {}) if existing else None
 
 
 @maker("messages.restore", before="messages.delete")
 def _restore_messages(world: World) -> Arguments | None:
     """One of those that were deleted; another is left alone."""
-    found = [
-        (there.id, each.message.id)
-        for there in world.tenant.sessions.list()
-        for each in world.tenant.messages.deleted(there.id)
+    actual = [
+        (session.id, item.message.id)
+        for session in world.tenant.sessions.list()
+        for item in world.tenant.messages.deleted(session.id)
     ]
-    return ((found[0][0], [found[0][1]]), {}) if len(found) > 1 else None
+    return ((actual[0][0], [actual[0][1]]), {}) if len(actual) > 1 else None
 
 
 # Branches
@@ -443,25 +443,25 @@ def _restore_messages(world: World) -> Arguments | None:
 
 @maker("branches.fork", before="messages.append")
 def _fork(world: World) -> Arguments | None:
-    there = world.session(filled=True)
-    if there is None:
+    existing = world.session(filled=True)
+    if existing is None:
         return None
-    message = world.random.choice(world.tenant.messages.list(there.id))
-    return (there.id,), {"at": message.seq, "label": world.random.choice((None, world.name("branch")))}
+    message = world.random.choice(world.tenant.messages.list(existing.id))
+    return (existing.id,), {"at": message.seq, "label": world.random.choice((None, world.name("branch")))}
 
 
 @maker("branches.rewind", before="messages.append")
 def _rewind(world: World) -> Arguments | None:
-    there = world.session(filled=True)
-    if there is None:
+    existing = world.session(filled=True)
+    if existing is None:
         return None
-    message = world.random.choice(world.tenant.messages.list(there.id))
-    return (there.id,), {"to": world.random.choice((0, message.seq))}
+    message = world.random.choice(world.tenant.messages.list(existing.id))
+    return (existing.id,), {"to": world.random.choice((0, message.seq))}
 
 
 @maker("branches.switch", before="branches.fork")
 def _switch(world: World) -> Arguments | None:
-    """To another branch; where there is none yet, one has to be made first."""
+    """Switch to another branch; if the session has none, create one first."""
     choice = [
         (session.id, branch.number)
         for session in world.tenant.sessions.list()
@@ -484,9 +484,9 @@ def _redo(world: World) -> Arguments | None:
 
 @maker("messages.search")
 def _search(world: World) -> Arguments:
-    """Which writes: it indexes what was appended since the last one."""
-    there = world.session() if world.random.random() < 0.3 else None
-    return (world.random.choice(("a*", "b*", "\u4e16", "e -g*")),), {"session_id": there.id if there else None}
+    """A write of the indexer: it indexes the messages appended since the last one."""
+    existing = world.session() if world.random.random() < 0.3 else None
+    return (world.random.choice(("a*", "b*", "\u4e16", "e -g*")),), {"session_id": existing.id if existing else None}
 
 
 def _messages(world: World, session: Session) -> Sequence[str]:

@@ -13,7 +13,7 @@ from holdfast.trees import stat_cache
 from tests.workspaces.worlds import World, make
 
 SMALL = Limits(pack_from_bytes=1_000, snapshots_per_run=100)
-"""So that bodies need not be large to lie in packs, and snapshots stay."""
+"""Limits with which small objects are stored in packs, and snapshots stay."""
 
 TREE: dict[str, bytes | str | None] = {
     "README.md": b"# A tree\n",
@@ -33,8 +33,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database of either engine."""
     if request.param == "sqlite":
         return str(tmp_path / "w.db")
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    result: str = request.getfixturevalue("postgres_url")
+    return result
 
 
 @pytest.fixture(params=["blocking", "asynchronous"])

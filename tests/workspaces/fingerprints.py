@@ -1,4 +1,4 @@
-"""Everything about a directory tree that a restore must bring back, and ways to change one."""
+"""The properties of a directory tree that a restore must preserve, and random changes of one."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ NAMES = [b"a", b"b.txt", b"c d", b"\xff\xfe", "grün".encode(), b"-x", b"%", b"A
 
 def fingerprint(root: Path, *, times: bool = True, content: bool = True) -> Fingerprint:
     """Every entry below a directory: kind, mode, time, and content or target."""
-    found: Fingerprint = {}
+    result: Fingerprint = {}
     for folder, folders, files in os.walk(os.fsencode(root)):
         for name in [*folders, *files]:
             path = os.path.join(folder, name)
-            there = os.lstat(path)
-            mode, time = stat.S_IMODE(there.st_mode), there.st_mtime_ns if times else 0
+            existing = os.lstat(path)
+            mode, time = stat.S_IMODE(existing.st_mode), existing.st_mtime_ns if times else 0
             key = os.path.relpath(path, os.fsencode(root))
-            if stat.S_ISLNK(there.st_mode):
-                found[key] = ("symlink", time, os.readlink(path))
-            elif stat.S_ISDIR(there.st_mode):
-                found[key] = ("dir", mode, time)
-            elif stat.S_ISREG(there.st_mode):
+            if stat.S_ISLNK(existing.st_mode):
+                result[key] = ("symlink", time, os.readlink(path))
+            elif stat.S_ISDIR(existing.st_mode):
+                result[key] = ("dir", mode, time)
+            elif stat.S_ISREG(existing.st_mode):
                 with open(path, "rb") as file:
-                    said = hashlib.blake2b(file.read()).hexdigest() if content else ""
-                found[key] = ("file", mode, time, there.st_size, said)
+                    message = hashlib.blake2b(file.read()).hexdigest() if content else ""
+                result[key] = ("file", mode, time, existing.st_size, message)
             else:
-                found[key] = ("other", stat.S_IFMT(there.st_mode))
-    return found
+                result[key] = ("other", stat.S_IFMT(existing.st_mode))
+    return result
 
 
 def surroundings(root: Path) -> Fingerprint:
-    """Everything beside a directory, with the times of what is around it."""
+    """All entries beside a directory, with the times of its surroundings."""
     return {
-        path: said
-        for path, said in fingerprint(root.parent).items()
+        path: message
+        for path, message in fingerprint(root.parent).items()
         if path != os.fsencode(root.name) and not path.startswith(os.fsencode(root.name) + b"/")
     }
 
@@ -60,23 +60,23 @@ def put(root: Path, name: str | bytes, content: bytes = b"", *, mode: int = 0o64
 
 
 def grow(root: Path, random: Random, count: int = 12) -> None:
-    """A small tree with some of everything."""
+    """Create a small tree with entries of every kind."""
     root.mkdir(exist_ok=True)
     for _ in range(count):
         change(root, random)
 
 
 def change(root: Path, random: Random) -> None:
-    """One thing that anybody may do to a tree."""
-    folders = [root, *(Path(each) for each, _, _ in os.walk(root) if Path(each) != root)]
+    """Apply one random change to a tree."""
+    folders = [root, *(Path(folder) for folder, _, _ in os.walk(root) if Path(folder) != root)]
     folder = random.choice(folders)
     path = folder / os.fsdecode(random.choice(NAMES))
-    there = [Path(at) / name for at, below, files in os.walk(root) for name in [*below, *files]]
+    paths = [Path(at) / name for at, below, files in os.walk(root) for name in [*below, *files]]
     what = random.choice(("write", "write", "write", "mkdir", "link", "remove", "chmod", "touch", "rename", "grow"))
     if what in ("write", "mkdir", "link"):
         _make(path, what, random)
-    elif there:
-        _disturb(random.choice(there), what, folder, random)
+    elif paths:
+        _disturb(random.choice(paths), what, folder, random)
 
 
 def _make(path: Path, what: str, random: Random) -> None:

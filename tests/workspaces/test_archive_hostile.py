@@ -1,4 +1,4 @@
-"""Archives and trees from anybody put nothing outside of the root, and take no more than is theirs."""
+"""Hostile archives and trees write nothing outside of the root, and are refused within their limits."""
 
 from __future__ import annotations
 
@@ -22,30 +22,45 @@ from holdfast.trees.archives import ArchiveReader
 from holdfast.trees.entries import ContentPiece, Tree
 from holdfast.trees.ignore_rules import IgnoreRules
 from holdfast.types import TreeEntry
+from tests.errors import raises
 from tests.workspaces.fingerprints import SECOND_NS, Fingerprint, fingerprint, put, surroundings
-from tests.workspaces.hostile import BYTES, ESCAPES, LOOT, archive, folder, harmless, hostile, link, member, packed, raw
+from tests.workspaces.hostile_archives import (
+    BYTES,
+    ESCAPES,
+    LOOT,
+    archive,
+    folder,
+    harmless,
+    hostile,
+    link,
+    member,
+    packed,
+    raw,
+)
 
 LIMITS = Limits()
 ARCHIVES, TREES_MADE = 1_000, 4_000
 """Mutations, 5,000 in all."""
 
 
-def taken_in(
+def import_bytes(
     content: bytes, limits: Limits = LIMITS, *, outside_links: bool = False
 ) -> tuple[Mapping[str, TreeEntry], dict[bytes, bytes]]:
-    """What an archive comes to: entries, and the objects that they lie in."""
+    """Import an archive; return its entries, and their objects."""
     unpacking = ArchiveReader(io.BytesIO(content), limits, outside_links=outside_links)
-    parts: list[Packed] = [each for part in unpacking.parts() for each in part]
-    return unpacking.result().entries, {each.digest: unpack(each.digest, each.codec, each.body) for each in parts}
+    parts: list[Packed] = [packed for part in unpacking.parts() for packed in part]
+    return unpacking.result().entries, {
+        packed.digest: unpack(packed.digest, packed.codec, packed.body) for packed in parts
+    }
 
 
-def written(
+def write_tree(
     root: Path, entries: Mapping[str, TreeEntry], bodies: Mapping[bytes, bytes], limits: Limits = LIMITS
 ) -> None:
-    """A tree on the disk, by way of all that guards it."""
+    """Restore a tree with all validation."""
     validation.check(entries, limits, known={})
-    there = current_state.read_directory(str(root), Tree(entries), now=IgnoreRules([]), limits=limits).entries
-    plan = restore.plan(entries, there, validation.check(entries, limits, known=there))
+    existing = current_state.read_directory(str(root), Tree(entries), now=IgnoreRules([]), limits=limits).entries
+    plan = restore.plan(entries, existing, validation.check(entries, limits, known=existing))
     steps = restore.restore(str(root), plan, entries)
     try:
         next(steps)
@@ -56,7 +71,7 @@ def written(
 
 
 class Around:
-    """A root with canaries around it, which are looked at after everything."""
+    """A root with canaries around it, which are checked after each test."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "around" / "root"
@@ -79,7 +94,7 @@ def around(tmp_path: Path) -> Around:
     return Around(tmp_path)
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_hostile_archives() -> None:
     assert len(ESCAPES) + len(BYTES) >= 60
 
 
@@ -87,14 +102,14 @@ def test_there_are_enough_of_them() -> None:
 def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, around: Around) -> None:
     content = archive(*ESCAPES[name]) if name in ESCAPES else BYTES[name]()
     with pytest.raises(InvalidInput) as caught:
-        written(around.root, *taken_in(content))
+        write_tree(around.root, *import_bytes(content))
     assert str(caught.value)
     assert around.is_untouched()
     assert fingerprint(around.root) == {}
     assert not Path("/tmp/loot").exists()
 
 
-def test_the_store_refuses_them_all_and_records_nothing(tmp_path: Path) -> None:
+def test_the_store_refuses_hostile_archives_and_records_nothing(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "agents.db")) as hf:
         acme = hf.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id).id
@@ -108,33 +123,33 @@ def test_the_store_refuses_them_all_and_records_nothing(tmp_path: Path) -> None:
         assert acme.workspaces.import_archive(run, file).snapshot.kind == "imported"
 
 
-def test_a_harmless_archive_is_written_as_it_is(around: Around) -> None:
-    entries, bodies = taken_in(packed(harmless()))
-    written(around.root, entries, bodies)
+def test_a_harmless_archive_is_restored(around: Around) -> None:
+    entries, bodies = import_bytes(packed(harmless()))
+    write_tree(around.root, entries, bodies)
     assert around.is_untouched()
     assert (around.root / "d" / "link").read_bytes() == LOOT * 40
     assert (around.root / "second").read_bytes() == (around.root / "larger").read_bytes()
-    assert os.stat(around.root / "second").st_nlink == 1, "nothing is linked"
+    assert os.stat(around.root / "second").st_nlink == 1, "no link was created"
     named = os.stat(os.fsencode(around.root) + b"/\xc3\xa4\xc3\xb6\xc3\xbc \xff")
     assert (named.st_mtime_ns, named.st_size) == (1_234_567_890_123_456_789, 5)
 
 
-def test_directories_that_nobody_spoke_of_are_made(around: Around) -> None:
-    written(around.root, *taken_in(archive(member("a/b/c", LOOT), folder("./a"), folder("."))))
+def test_missing_parent_directories_are_created(around: Around) -> None:
+    write_tree(around.root, *import_bytes(archive(member("a/b/c", LOOT), folder("./a"), folder("."))))
     assert (around.root / "a" / "b" / "c").read_bytes() == LOOT
     assert sorted(fingerprint(around.root)) == [b"a", b"a/b", b"a/b/c"]
 
 
-def test_links_that_lead_out_are_let_pass_when_that_is_allowed_and_are_not_followed(around: Around) -> None:
+def test_outside_links_are_accepted_if_allowed_and_never_followed(around: Around) -> None:
     content = archive(link("out", "../outside"), link("etc", "/etc"), member("file", LOOT))
-    entries, bodies = taken_in(content, outside_links=True)
-    written(around.root, entries, bodies)
-    written(around.root, {**entries, "more": replace(entries["file"], path="more")}, bodies)
+    entries, bodies = import_bytes(content, outside_links=True)
+    write_tree(around.root, entries, bodies)
+    write_tree(around.root, {**entries, "more": replace(entries["file"], path="more")}, bodies)
     assert around.is_untouched()
     assert os.readlink(around.root / "etc") == "/etc"
 
 
-def test_links_within_the_tree_are_let_pass(around: Around) -> None:
+def test_links_within_the_tree_are_accepted(around: Around) -> None:
     content = archive(
         folder("a/b"),
         link("a/b/up", "../.."),
@@ -142,7 +157,7 @@ def test_links_within_the_tree_are_let_pass(around: Around) -> None:
         link("dangling", "no/where"),
         link("l", "l2"),
     )
-    entries, _ = taken_in(content)
+    entries, _ = import_bytes(content)
     assert {path for path, entry in entries.items() if entry.kind == "symlink"} == {
         "a/b/up",
         "a/b/round",
@@ -163,34 +178,34 @@ def test_links_within_the_tree_are_let_pass(around: Around) -> None:
 )
 def test_each_limit_has_a_name(limits: Limits, named: str) -> None:
     with pytest.raises(LimitExceeded, match=named):
-        taken_in(packed(harmless()), limits)
+        import_bytes(packed(harmless()), limits)
 
 
-def test_a_bomb_is_stopped_early_and_takes_no_memory() -> None:
+def test_a_decompression_bomb_is_stopped_early() -> None:
     bomb = packed(raw(member("bomb", bytes(40 * 1024 * 1024))))
     tracemalloc.start()
     try:
-        with pytest.raises(LimitExceeded, match="archive_ratio"):
-            taken_in(bomb)
+        with raises(LimitExceeded, limit="archive_ratio"):
+            import_bytes(bomb)
         assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
     finally:
         tracemalloc.stop()
-    entries, _ = taken_in(bomb, Limits(archive_ratio=100_000))
+    entries, _ = import_bytes(bomb, Limits(archive_ratio=100_000))
     assert entries["bomb"].size == 40 * 1024 * 1024
 
 
-def test_directories_that_nobody_spoke_of_count_as_entries_while_the_archive_is_read() -> None:
+def test_missing_parent_directories_count_as_entries() -> None:
     names = [f"{number}/" + "d/" * 150 + "f" for number in range(100)]
     content = archive(*(member(name) for name in names), *(member("x") for _ in range(2)))
-    with pytest.raises(LimitExceeded, match="tree_entries"):  # and not the name that is there twice, at the end
-        taken_in(content, Limits(tree_entries=10_000))
+    with raises(LimitExceeded, limit="tree_entries"):  # and not the name that is there twice, at the end
+        import_bytes(content, Limits(tree_entries=10_000))
 
 
-def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None:
+def test_expensive_links_are_refused_after_bounded_work() -> None:
     """Forty links, each through all others and each with a target of two thousand steps: 80,000 steps for each of them."""
     around = "/".join(["d/.."] * 600)
     links = [link(f"l{number}", f"{around}/l{number + 1}") for number in range(39)]
-    entries, _ = taken_in(archive(folder("d"), *links), outside_links=True)
+    entries, _ = import_bytes(archive(folder("d"), *links), outside_links=True)
     looked_up = 0
 
     class Counting(dict[str, TreeEntry]):
@@ -204,7 +219,7 @@ def test_links_that_take_long_to_follow_are_refused_after_bounded_work() -> None
     assert looked_up <= validation.LINK_STEPS_FREE + validation.LINK_STEPS * len(links)
 
 
-def test_an_archive_of_any_tar_program_is_read() -> None:
+def test_archives_of_all_tar_formats_are_read() -> None:
     """ustar with a prefix, GNU with long names and binary numbers, pax with global records, and tar from before them."""
     long = "n" * 90 + "/" + "m" * 90 + "/file"
     info, content = member(long, LOOT, mtime=12)
@@ -214,58 +229,58 @@ def test_an_archive_of_any_tar_program_is_read() -> None:
         (tarfile.PAX_FORMAT, long),
     ):
         buffer = info.tobuf(style) + content + bytes(-len(content) % 512) + bytes(1024)
-        entries, _ = taken_in(packed(buffer))
+        entries, _ = import_bytes(packed(buffer))
         assert (entries[seen].size, entries[seen].mtime_ns) == (len(LOOT), 12 * SECOND_NS)
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", pax_headers={"mtime": "7.25", "comment": "all of them"}) as made:
         made.addfile(*[member("a", LOOT)[0], io.BytesIO(LOOT)])
-    assert taken_in(packed(file.getvalue()))[0]["a"].mtime_ns == 7_250_000_000
+    assert import_bytes(packed(file.getvalue()))[0]["a"].mtime_ns == 7_250_000_000
     old = bytearray(member("before/")[0].tobuf(tarfile.USTAR_FORMAT))
     old[156:157], old[257:265], old[148:156] = b"\0", bytes(8), b" " * 8
     old[148:156] = b"%06o\0 " % sum(old)
-    assert taken_in(packed(bytes(old) + bytes(1024)))[0]["before"].kind == "dir"
+    assert import_bytes(packed(bytes(old) + bytes(1024)))[0]["before"].kind == "dir"
 
 
-def _damaged(content: bytes, random: Random) -> bytes:
+def _damage(content: bytes, random: Random) -> bytes:
     """An archive with something wrong: bytes changed, moved, cut or said twice, and mostly a checksum that is right."""
-    found = bytearray(content)
+    result = bytearray(content)
     for _ in range(random.randint(1, 6)):
-        at = random.randrange(len(found))
+        at = random.randrange(len(result))
         what = random.random()
         if what < 0.6:
-            found[at] = random.choice((0, 0x2E, 0x2F, 0x35, 0x32, 0xFF, random.randrange(256)))
+            result[at] = random.choice((0, 0x2E, 0x2F, 0x35, 0x32, 0xFF, random.randrange(256)))
         elif what < 0.8:
             name = random.choice((b"../x", b"/tmp/loot", b"d/../../x", b"a\0b", b"d/link/x", b"d"))
             block = at // 512 * 512
-            found[block : block + 100] = name.ljust(100, b"\0")
+            result[block : block + 100] = name.ljust(100, b"\0")
         elif what < 0.9:
-            block, other = at // 512 * 512, random.randrange(len(found)) // 512 * 512
-            found[block : block + 512] = found[other : other + 512]
+            block, other = at // 512 * 512, random.randrange(len(result)) // 512 * 512
+            result[block : block + 512] = result[other : other + 512]
         else:
-            found[at:] = found[at + random.randrange(700) :]
-        if not found:
+            result[at:] = result[at + random.randrange(700) :]
+        if not result:
             return b""
     if random.random() < 0.9:
-        for block in range(0, len(found) - 511, 512):
-            if found[block + 257 : block + 262] == b"ustar":
-                found[block + 148 : block + 156] = b" " * 8
-                found[block + 148 : block + 156] = b"%06o\0 " % sum(found[block : block + 512])
-    return bytes(found)
+        for block in range(0, len(result) - 511, 512):
+            if result[block + 257 : block + 262] == b"ustar":
+                result[block + 148 : block + 156] = b" " * 8
+                result[block + 148 : block + 156] = b"%06o\0 " % sum(result[block : block + 512])
+    return bytes(result)
 
 
 def _try_damaged(around: Around, seed: int, count: int) -> tuple[int, int]:
     good, random = harmless(), Random(seed)
     refused = accepted = 0
     for number in range(count):
-        content = _damaged(good, random)
+        content = _damage(good, random)
         try:
-            entries, bodies = taken_in(packed(content))
+            entries, bodies = import_bytes(packed(content))
         except HoldfastError:
             refused += 1
             continue
         accepted += 1
         if accepted % 8 == 0:  # the disk is what takes time
-            written(around.root, entries, bodies)
+            write_tree(around.root, entries, bodies)
             assert around.is_untouched(), f"seed {seed}, number {number}"
             around.clear()
     assert around.is_untouched()
@@ -285,7 +300,7 @@ def test_a_million_damaged_archives_put_nothing_outside(around: Around, seed: in
     _try_damaged(around, 100 + seed, 125_000)
 
 
-# Trees that somebody has put into the store by another way
+# Hostile trees in the store
 
 
 def entry(path: str, kind: str = "file", **fields: object) -> TreeEntry:
@@ -301,7 +316,7 @@ def entry(path: str, kind: str = "file", **fields: object) -> TreeEntry:
 
 
 def tree(*entries: TreeEntry) -> dict[str, TreeEntry]:
-    return {each.path: each for each in entries}
+    return {entry.path: entry for entry in entries}
 
 
 TREES: dict[str, dict[str, TreeEntry]] = {
@@ -318,7 +333,7 @@ TREES: dict[str, dict[str, TreeEntry]] = {
     "a device": tree(entry("null", "device")),
     "set-uid": tree(entry("sh", mode=0o4755)),
     "set-gid": tree(entry("sh", mode=0o2755)),
-    "a mode that is none": tree(entry("a", mode=0o100644)),
+    "an invalid mode": tree(entry("a", mode=0o100644)),
     "a mode below zero": tree(entry("a", mode=-1)),
     "a time beyond all": tree(entry("a", mtime_ns=2**63)),
     "a size it has not": tree(entry("a", size=10**9)),
@@ -334,7 +349,7 @@ TREES: dict[str, dict[str, TreeEntry]] = {
 @pytest.mark.parametrize("name", TREES)
 def test_a_hostile_tree_is_refused_before_anything_is_written(name: str, around: Around) -> None:
     with pytest.raises(InvalidInput, match="nothing was changed"):
-        written(around.root, TREES[name], {digest_of(LOOT): LOOT})
+        write_tree(around.root, TREES[name], {digest_of(LOOT): LOOT})
     assert fingerprint(around.root) == {}
     assert around.is_untouched()
 
@@ -357,29 +372,29 @@ def test_thousands_of_damaged_trees_put_nothing_outside(around: Around) -> None:
         "a//b",
     ]
     random, bodies = Random(7), {digest_of(LOOT): LOOT}
-    done = 0
+    result = 0
     for _ in range(TREES_MADE):
         kinds = [random.choice(("file", "dir", "symlink")) for _ in range(random.randint(1, 5))]
         made = [entry(random.choice(names), kind) for kind in kinds]
         made = [
-            replace(each, target=random.choice(("..", "/tmp", "a", "../outside"))) if each.kind == "symlink" else each
-            for each in made
+            replace(entry, target=random.choice(("..", "/tmp", "a", "../outside")))
+            if entry.kind == "symlink"
+            else entry
+            for entry in made
         ]
         try:
             validation.check(tree(*made), LIMITS, known={})
         except InvalidInput:
             continue
-        done += 1
-        if done % 4 == 0:
-            written(around.root, tree(*made), bodies)  # over whatever the last one has left there
+        result += 1
+        if result % 4 == 0:
+            write_tree(around.root, tree(*made), bodies)  # over whatever the last one has left there
             assert around.is_untouched()
-    assert done > 100
+    assert result > 100
     assert not Path("/tmp/loot").exists()
 
 
-def test_somebody_who_puts_links_in_the_way_meanwhile_gains_nothing(
-    around: Around, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_created_during_a_restore_are_not_followed(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every moment at which a directory is opened, another process replaces it by a link that leads out."""
     wanted = tree(entry("d", "dir"), entry("d/e", "dir"), entry("d/e/canary"), entry("d/canary"))
     opened = os.open
@@ -401,7 +416,7 @@ def test_somebody_who_puts_links_in_the_way_meanwhile_gains_nothing(
         with monkeypatch.context() as patched:
             patched.setattr(os, "open", disturbed)
             try:
-                written(around.root, wanted, {digest_of(LOOT): LOOT})
+                write_tree(around.root, wanted, {digest_of(LOOT): LOOT})
             except (HoldfastError, OSError):
                 pass
         assert around.is_untouched(), turn

@@ -1,4 +1,4 @@
-"""A snapshot goes out as an archive that any tar can read, the same each time, and comes in as the same tree."""
+"""Exported archives can be read by any tar program, are reproducible, and are imported as the same tree."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ import pytest
 import zstandard
 
 from holdfast.errors import InvalidInput, NotFound
+from tests.errors import raises
 from tests.workspaces.fingerprints import fingerprint, grow, put
 from tests.workspaces.worlds import World
 
 
-def exported(world: World, root: Path, file: Path, **how: object) -> str:
+def export_tree(world: World, root: Path, file: Path, **how: object) -> str:
     """The id of a snapshot of a directory that was written to a file."""
     snapshot = world.capture(root, ignore_defaults=False, **how).snapshot
     world.do(world.acme.workspaces.export(snapshot.id, file))
     return snapshot.id
 
 
-def brought(world: World, file: Path, out: Path, **how: object) -> None:
+def import_and_restore(world: World, file: Path, out: Path, **how: object) -> None:
     """An archive, by way of a snapshot, in a directory."""
     taken = world.do(world.acme.workspaces.import_archive(world.run_id, file, **how))
     assert taken.snapshot.kind == "imported"
     world.do(world.acme.workspaces.restore(taken.snapshot.id, out))
 
 
-def test_out_and_in_is_the_same_tree(world: World, tree: Path, tmp_path: Path) -> None:
+def test_an_exported_tree_is_imported_unchanged(world: World, tree: Path, tmp_path: Path) -> None:
     put(tree, ".holdfastignore", b"*.log\n")
     put(tree, "src/large", Random(3).randbytes(3_000_000), at_ns=123_456_789_987_654_321)
     put(tree, "long/" + "/".join(["name" * 20] * 5), b"deep")
     put(tree, "old", b"1", at_ns=-1_500_000_000)
     (tree / "src" / "bytes").symlink_to("\udcff")
     before = fingerprint(tree)
-    exported(world, tree, tmp_path / "a.tar.zst")
-    brought(world, tmp_path / "a.tar.zst", tmp_path / "out")
+    export_tree(world, tree, tmp_path / "a.tar.zst")
+    import_and_restore(world, tmp_path / "a.tar.zst", tmp_path / "out")
     assert fingerprint(tmp_path / "out") == before
 
 
@@ -53,25 +54,25 @@ def test_the_same_tree_makes_the_same_archive(small: World, tmp_path: Path) -> N
         if number == 2:  # made in another order, by way of another snapshot
             shutil.copytree(root, tmp_path / "copy", symlinks=True)
             small.capture(tmp_path / "copy")
-        exported(small, root, tmp_path / f"{number}.tar.zst")
+        export_tree(small, root, tmp_path / f"{number}.tar.zst")
     first, second, third = ((tmp_path / f"{number}.tar.zst").read_bytes() for number in (1, 2, 3))
     assert first == second
     assert first != third
 
 
-def test_any_tar_can_read_it(small: World, tree: Path, tmp_path: Path) -> None:
-    exported(small, tree, tmp_path / "a.tar.zst")
+def test_other_tar_programs_can_read_an_export(small: World, tree: Path, tmp_path: Path) -> None:
+    export_tree(small, tree, tmp_path / "a.tar.zst")
     plain = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "a.tar.zst").read_bytes())
     with tarfile.open(fileobj=io.BytesIO(plain), errors="surrogateescape") as archive:
-        assert {each.name for each in archive} == {os.fsdecode(path) for path in fingerprint(tree)}
-        assert {(each.uid, each.gid, each.uname, each.gname) for each in archive} == {(0, 0, "", "")}
+        assert {member.name for member in archive} == {os.fsdecode(path) for path in fingerprint(tree)}
+        assert {(member.uid, member.gid, member.uname, member.gname) for member in archive} == {(0, 0, "", "")}
     out = tmp_path / "by tar"
     out.mkdir()
     subprocess.run(["tar", "-xpf", "-", "-C", str(out)], input=plain, check=True, timeout=30)
     assert fingerprint(out, times=False) == fingerprint(tree, times=False)
 
 
-def test_what_tar_has_written_can_be_read(small: World, tmp_path: Path) -> None:
+def test_archives_of_the_tar_program_can_be_imported(small: World, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     put(root, "a/file", b"1" * 5_000, mode=0o755)
     put(root, "n" * 120, b"a long name")
@@ -82,21 +83,21 @@ def test_what_tar_has_written_can_be_read(small: World, tmp_path: Path) -> None:
         made = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
         file = tmp_path / f"{kind}.tar.zst"
         file.write_bytes(zstandard.ZstdCompressor().compress(made))
-        brought(small, file, tmp_path / kind)
+        import_and_restore(small, file, tmp_path / kind)
         assert fingerprint(tmp_path / kind, times=False) == fingerprint(root, times=False)
 
 
-def test_links_that_lead_out_need_a_word(small: World, tree: Path, tmp_path: Path) -> None:
+def test_links_out_of_the_tree_need_outside_links(small: World, tree: Path, tmp_path: Path) -> None:
     (tree / "src" / "out").symlink_to("../../elsewhere")
-    exported(small, tree, tmp_path / "a.tar.zst")
+    export_tree(small, tree, tmp_path / "a.tar.zst")
     with pytest.raises(InvalidInput, match="outside_links"):
-        brought(small, tmp_path / "a.tar.zst", tmp_path / "out")
-    brought(small, tmp_path / "a.tar.zst", tmp_path / "out", outside_links=True)
+        import_and_restore(small, tmp_path / "a.tar.zst", tmp_path / "out")
+    import_and_restore(small, tmp_path / "a.tar.zst", tmp_path / "out", outside_links=True)
     assert fingerprint(tmp_path / "out") == fingerprint(tree)
 
 
 def test_an_import_can_be_repeated(small: World, tree: Path, tmp_path: Path) -> None:
-    exported(small, tree, tmp_path / "a.tar.zst")
+    export_tree(small, tree, tmp_path / "a.tar.zst")
     id = "00000000-0000-7000-8000-00000000000a"
     taken = [
         small.acme.workspaces.import_archive(small.run_id, tmp_path / "a.tar.zst", outside_links=True, id=id, step=3)
@@ -106,9 +107,9 @@ def test_an_import_can_be_repeated(small: World, tree: Path, tmp_path: Path) -> 
     assert (taken[0].snapshot.id, taken[0].snapshot.step) == (id, 3)
 
 
-def test_a_file_that_cannot_be_is_said(small: World, tree: Path, tmp_path: Path) -> None:
+def test_unusable_files_are_refused(small: World, tree: Path, tmp_path: Path) -> None:
     snapshot = small.capture(tree).snapshot
-    with pytest.raises(NotFound, match="no directory for the file"):
+    with raises(NotFound, noun="directory"):
         small.acme.workspaces.export(snapshot.id, tmp_path / "missing" / "a.tar.zst")
     with pytest.raises(NotFound):
         small.acme.workspaces.import_archive(small.run_id, tmp_path / "missing")
@@ -120,7 +121,7 @@ def test_a_file_that_cannot_be_is_said(small: World, tree: Path, tmp_path: Path)
 
 def test_an_export_that_fails_leaves_the_old_file(small: World, tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
-    snapshot = exported(small, tree, file)
+    snapshot = export_tree(small, tree, file)
     before = file.read_bytes()
 
     def fails(count: int) -> None:
@@ -132,29 +133,27 @@ def test_an_export_that_fails_leaves_the_old_file(small: World, tree: Path, tmp_
     assert [path.name for path in tmp_path.glob("a.*")] == ["a.tar.zst"]
 
 
-def test_an_archive_overwrites_nothing_unless_told_and_is_for_its_owner_alone(
-    small: World, tree: Path, tmp_path: Path
-) -> None:
+def test_an_export_overwrites_only_with_replace_and_is_private(small: World, tree: Path, tmp_path: Path) -> None:
     file, victim = tmp_path / "a.tar.zst", tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "a.tar.zst.part").symlink_to(victim)
-    snapshot = exported(small, tree, file)
+    snapshot = export_tree(small, tree, file)
     assert file.stat().st_mode & 0o777 == 0o600
     written = file.read_bytes()
-    file.write_bytes(b"somebody else's")
-    with pytest.raises(InvalidInput, match="is there already"):
+    file.write_bytes(b"of another process")
+    with raises(InvalidInput, field="path"):
         small.acme.workspaces.export(snapshot, file)
-    assert file.read_bytes() == b"somebody else's"
+    assert file.read_bytes() == b"of another process"
     file.unlink()
     file.symlink_to(victim)
     small.acme.workspaces.export(snapshot, file, replace=True)
     assert (file.is_symlink(), file.read_bytes(), victim.read_bytes()) == (False, written, b"precious")
 
 
-def test_a_file_that_somebody_makes_meanwhile_stays(small: World, tree: Path, tmp_path: Path) -> None:
+def test_a_file_created_during_an_export_stays(small: World, tree: Path, tmp_path: Path) -> None:
     snapshot = small.capture(tree).snapshot.id
     file = tmp_path / "a.tar.zst"
-    with pytest.raises(InvalidInput, match="is there already"):
+    with raises(InvalidInput, field="path"):
         small.acme.workspaces.export(snapshot, file, on_progress=lambda count: file.touch())
     assert file.read_bytes() == b""
     assert [path.name for path in tmp_path.glob("a.*")] == ["a.tar.zst"]

@@ -1,4 +1,4 @@
-"""Capturing directory trees: what is in a snapshot, what it costs, and what is said of what is not in it."""
+"""Capturing directories: the content of a snapshot, its cost, and the reported exceptions."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ import pytest
 from holdfast import DEFAULT_IGNORE, Holdfast, Limits
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from holdfast.trees import contents, safe_open
+from tests.errors import raises
 from tests.workspaces.conftest import SMALL
 from tests.workspaces.worlds import World, make, on_disk
 
 MISSING = "00000000-0000-7000-8000-000000000000"
 
 
-def test_a_snapshot_has_everything_that_was_there(world: World, tree: Path) -> None:
+def test_a_snapshot_has_the_whole_tree(world: World, tree: Path) -> None:
     captured = world.capture(tree, step=3)
-    there = on_disk(tree)
-    assert world.described(captured.snapshot) == there
+    existing = on_disk(tree)
+    assert world.described(captured.snapshot) == existing
     snapshot = captured.snapshot
     assert (snapshot.run_id, snapshot.step, snapshot.kind, snapshot.parent_id) == (world.run_id, 3, "step", None)
-    assert (snapshot.entry_count, snapshot.depth) == (len(there), 0)
-    assert snapshot.tree_bytes == sum(len(each[3]) for each in there.values() if each[0] == "file")
+    assert (snapshot.entry_count, snapshot.depth) == (len(existing), 0)
+    assert snapshot.tree_bytes == sum(len(entry[3]) for entry in existing.values() if entry[0] == "file")
     assert 0 < snapshot.size_bytes < snapshot.tree_bytes
-    assert (captured.changed, captured.removed, captured.skipped, captured.unsettled) == (len(there), 0, [], [])
+    assert (captured.changed, captured.removed, captured.skipped, captured.unsettled) == (len(existing), 0, [], [])
     assert world.do(world.acme.snapshots.get(snapshot.id)) == snapshot
     assert world.do(world.acme.snapshots.find(world.run_id, step=3)) == snapshot
 
 
-def test_the_next_snapshot_is_what_changed(world: World, tree: Path, later: None) -> None:
+def test_the_next_snapshot_stores_only_changes(world: World, tree: Path, later: None) -> None:
     first = world.capture(tree)
     before = on_disk(tree)
     (tree / "README.md").write_bytes(b"# Another text\n")
@@ -47,7 +48,7 @@ def test_the_next_snapshot_is_what_changed(world: World, tree: Path, later: None
     make(tree, {"docs/new.md": b"new", "src/link.py": "elsewhere"})
     second = world.capture(tree)
     assert world.described(second.snapshot) == on_disk(tree)
-    assert world.described(first.snapshot) == before, "what was stays as it was"
+    assert world.described(first.snapshot) == before, "the first snapshot is unchanged"
     assert (second.snapshot.depth, second.snapshot.parent_id) == (1, first.snapshot.id)
     assert (second.changed, second.removed) == (6, 1), (
         "two files, a link, a new file, and two directories by their time"
@@ -55,7 +56,7 @@ def test_the_next_snapshot_is_what_changed(world: World, tree: Path, later: None
     assert second.snapshot.size_bytes < first.snapshot.size_bytes / 2
 
 
-def test_where_nothing_changed_a_snapshot_is_a_row(world: World, tree: Path, later: None) -> None:
+def test_a_snapshot_of_an_unchanged_tree_is_one_row(world: World, tree: Path, later: None) -> None:
     first = world.capture(tree, step=1)
     objects = world.do(world.acme.objects.usage())
     second = world.capture(tree, step=2)
@@ -104,10 +105,10 @@ def test_large_and_sparse_files(small: World, tmp_path: Path, later: None) -> No
     (root / "zeros").write_bytes(bytes(2 * contents.CHUNK + 1))
     first = small.capture(root)
     tree = small.acme.snapshots.tree(first.snapshot.id)
-    assert small.acme.snapshots.usage().stored_bytes < len(big) * 1.01 + 5_000, "zeros are stored nowhere"
-    assert [each.length for each in tree.entries["nothing"].pieces] == [2**40]
+    assert small.acme.snapshots.usage().stored_bytes < len(big) * 1.01 + 5_000, "zeros are not stored"
+    assert [piece.length for piece in tree.entries["nothing"].pieces] == [2**40]
     assert len(tree.entries["sparse"].pieces) == 3
-    assert tree.entries["zeros"].size == sum(each.length for each in tree.entries["zeros"].pieces)
+    assert tree.entries["zeros"].size == sum(piece.length for piece in tree.entries["zeros"].pieces)
     changed = bytearray(big)
     changed[contents.CHUNK + 5] ^= 1
     (root / "big").write_bytes(changed + b"appended")
@@ -115,7 +116,7 @@ def test_large_and_sparse_files(small: World, tmp_path: Path, later: None) -> No
     assert small.acme.snapshots.read(second.snapshot.id, "big") == bytes(changed + b"appended")
     assert small.acme.snapshots.read(first.snapshot.id, "big") == big
     assert second.snapshot.size_bytes < 1.3 * contents.CHUNK, "one chunk, and the end"
-    with pytest.raises(LimitExceeded, match="content_bytes"):
+    with raises(LimitExceeded, limit="content_bytes"):
         small.acme.snapshots.read(first.snapshot.id, "nothing")
 
 
@@ -128,11 +129,11 @@ def test_the_same_content_is_stored_once(small: World, tmp_path: Path) -> None:
     make(root, {f"moved/{number}": body for number, body in enumerate(bodies)})
     shutil.rmtree(root / "a")
     second = small.capture(root)
-    assert second.snapshot.size_bytes < 2_000, "what was moved is there already"
+    assert second.snapshot.size_bytes < 2_000, "moved content is stored already"
     assert small.described(second.snapshot) == on_disk(root)
 
 
-def test_another_run_goes_on_from_what_is_known_of_the_directory(small: World, tree: Path, later: None) -> None:
+def test_another_run_uses_the_cached_directory(small: World, tree: Path, later: None) -> None:
     first = small.capture(tree)
     other = small.acme.runs.start(small.session.id).id
     second = small.capture(tree, run_id=other)
@@ -158,7 +159,7 @@ def test_tenants_share_nothing(small: World, tree: Path) -> None:
         other.workspaces.capture_upper(run.id, tree, base=first.snapshot.id)
 
 
-def test_what_cannot_be_in_a_snapshot_is_reported(world: World, tree: Path) -> None:
+def test_special_files_are_reported(world: World, tree: Path) -> None:
     os.mkfifo(tree / "pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         here = os.getcwd()
@@ -168,13 +169,16 @@ def test_what_cannot_be_in_a_snapshot_is_reported(world: World, tree: Path) -> N
         finally:
             os.chdir(here)
     captured = world.capture(tree)
-    assert sorted((each.path, each.reason) for each in captured.skipped) == [("pipe", "a pipe"), ("socket", "a socket")]
+    assert sorted((skipped.path, skipped.reason) for skipped in captured.skipped) == [
+        ("pipe", "a pipe"),
+        ("socket", "a socket"),
+    ]
     assert world.described(captured.snapshot) == on_disk(tree)
 
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory, and nobody's rights: root may read everything."""
+    """A directory, without the rights of root, which may read everything."""
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o755)
         is_root = os.geteuid() == 0
@@ -191,10 +195,10 @@ def as_nobody() -> Iterator[Path]:
             os.chmod(os.path.join(made, "folder"), 0o700)
 
 
-def test_what_must_not_be_read_is_reported(as_nobody: Path) -> None:
+def test_unreadable_files_are_reported(as_nobody: Path) -> None:
     world = World(":memory:")
     captured = world.capture(as_nobody)
-    assert sorted((each.path, each.reason) for each in captured.skipped) == [
+    assert sorted((skipped.path, skipped.reason) for skipped in captured.skipped) == [
         ("closed", "permission denied"),
         ("folder", "permission denied"),
     ]
@@ -202,12 +206,12 @@ def test_what_must_not_be_read_is_reported(as_nobody: Path) -> None:
     world.close()
 
 
-def test_what_tools_make_anew_is_left_out_unless_it_is_wanted(small: World, tree: Path) -> None:
+def test_generated_files_are_ignored_unless_requested(small: World, tree: Path) -> None:
     make(tree, {"src/__pycache__/main.pyc": b"x", "node_modules/a/b.js": b"x", "src/x.pyc": b"x", ".git/HEAD": b"x"})
     captured = small.capture(tree)
-    there = small.described(captured.snapshot)
-    assert ".git/HEAD" in there
-    assert not {"src/__pycache__", "node_modules", "src/x.pyc"} & there.keys()
+    existing = small.described(captured.snapshot)
+    assert ".git/HEAD" in existing
+    assert not {"src/__pycache__", "node_modules", "src/x.pyc"} & existing.keys()
     assert small.acme.snapshots.tree(captured.snapshot.id).ignore == list(DEFAULT_IGNORE)
     everything = small.capture(tree, ignore_defaults=False)
     assert small.described(everything.snapshot) == on_disk(tree)
@@ -222,12 +226,12 @@ def test_patterns_of_the_caller_and_of_a_file_in_the_root(small: World, tree: Pa
     assert not {"docs/deep/er/still/page.md", "secret.key", "src/a.log"} & small.described(first.snapshot).keys()
     assert "README.md" in small.described(first.snapshot)
     second = small.capture(tree, ignore=["/secret.*"])
-    assert (second.changed, second.removed) == (1, 0), "what is no longer ignored is new"
+    assert (second.changed, second.removed) == (1, 0), "a path no longer ignored is new"
     (tree / ".holdfastignore").write_bytes(b"*.py\n")
     third = small.capture(tree, ignore=["/secret.*"])
-    there = small.described(third.snapshot)
-    assert "src/main.py" not in there
-    assert "docs/deep/er/still/page.md" in there
+    existing = small.described(third.snapshot)
+    assert "src/main.py" not in existing
+    assert "docs/deep/er/still/page.md" in existing
     assert third.snapshot.depth == 2
 
 
@@ -249,12 +253,12 @@ def test_patterns_of_the_caller_and_of_a_file_in_the_root(small: World, tree: Pa
         ({"id": "nonsense"}, InvalidInput),
     ],
 )
-def test_bad_arguments_are_refused_and_nothing_is_kept(
+def test_invalid_arguments_are_refused_and_nothing_is_stored(
     small: World, tree: Path, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
-    given: Any = arguments.pop("path", tree)
+    options: Any = arguments.pop("path", tree)
     with pytest.raises(error):
-        small.capture(tree / given if given == "README.md" else given, **arguments)
+        small.capture(tree / options if options == "README.md" else options, **arguments)
     assert small.acme.snapshots.list() == []
     assert small.acme.objects.usage().count == 0
 
@@ -267,7 +271,7 @@ def test_a_tree_over_a_limit_is_refused(tmp_path: Path, tree: Path) -> None:
         assert world.acme.snapshots.list() == []
         world.close()
     world = World(":memory:", limits=Limits(object_bytes=2_000))
-    with pytest.raises(LimitExceeded, match="object_bytes"):
+    with raises(LimitExceeded, limit="object_bytes"):
         world.capture(tree)
     assert world.acme.objects.usage().count == 0
     world.close()
@@ -291,7 +295,7 @@ def test_the_same_id_for_another_run_is_a_conflict(small: World, tree: Path) -> 
         step(small.acme.snapshots._async._record(new))
 
 
-def test_a_snapshot_lives_and_dies_with_the_callers_transaction(tmp_path: Path, tree: Path) -> None:
+def test_a_snapshot_is_part_of_the_callers_transaction(tmp_path: Path, tree: Path) -> None:
     world = World(str(tmp_path / "w.db"), limits=SMALL)
     connection = apsw.Connection(str(tmp_path / "w.db"))
     connection.execute("BEGIN")
@@ -301,14 +305,14 @@ def test_a_snapshot_lives_and_dies_with_the_callers_transaction(tmp_path: Path, 
     connection.execute("ROLLBACK")
     connection.close()
     assert world.acme.snapshots.list() == []
-    assert not (tmp_path / "w.db.packs").exists(), "no file is written inside of somebody else's transaction"
+    assert not (tmp_path / "w.db.packs").exists(), "no file is written inside of a caller's transaction"
     again = world.capture(tree)
     assert again.snapshot.layer_id != captured.snapshot.layer_id
     assert world.described(again.snapshot) == on_disk(tree)
     world.close()
 
 
-def test_after_many_differences_a_tree_is_written_down_as_a_whole(tmp_path: Path) -> None:
+def test_after_many_differences_a_tree_is_stored_whole(tmp_path: Path) -> None:
     root = tmp_path / "tree"
     make(root, {f"{number}": b"%d" % number for number in range(20)})
     world = World(":memory:", limits=Limits(snapshot_depth=3))
@@ -318,15 +322,15 @@ def test_after_many_differences_a_tree_is_written_down_as_a_whole(tmp_path: Path
         taken.append((world.capture(root).snapshot, on_disk(root)))
     assert [snapshot.depth for snapshot, _ in taken] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     world.acme.snapshots.delete([snapshot.id for snapshot, _ in taken[:8]], reason="old")
-    assert world.acme.snapshots.usage().layers == 2, "what lay below the whole one is needed no longer"
+    assert world.acme.snapshots.usage().layers == 2, "the layers below the whole tree are not needed any more"
     world.acme.objects.prune(grace_s=0)
     world.acme.objects.prune(grace_s=0)
-    for snapshot, there in taken[8:]:
-        assert world.described(snapshot) == there
+    for snapshot, existing in taken[8:]:
+        assert world.described(snapshot) == existing
     world.close()
 
 
-def test_a_tree_that_is_another_is_not_written_as_a_difference(small: World, tmp_path: Path) -> None:
+def test_a_very_different_tree_is_stored_whole(small: World, tmp_path: Path) -> None:
     make(tmp_path / "one", {f"{number}": b"one %d" % number for number in range(30)})
     make(tmp_path / "two", {f"two {number}": b"two %d" % number for number in range(30)})
     small.capture(tmp_path / "one")
@@ -335,12 +339,12 @@ def test_a_tree_that_is_another_is_not_written_as_a_difference(small: World, tmp
     assert small.described(second.snapshot) == on_disk(tmp_path / "two")
 
 
-def test_packs_lie_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
+def test_packs_are_stored_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
     path = tmp_path / "agents.db"
     with Holdfast(str(path), limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id)
-        assert not (tmp_path / "agents.db.packs").exists(), "made when it is needed"
+        assert not (tmp_path / "agents.db.packs").exists(), "created when it is needed"
         assert acme.objects.prune().packs == 0
         taken = acme.workspaces.capture(run.id, tree).snapshot
         assert acme.objects.usage().packs == 1
@@ -348,10 +352,10 @@ def test_packs_lie_beside_a_sqlite_file(tmp_path: Path, tree: Path) -> None:
         assert acme.snapshots.read(taken.id, "large.bin") == (tree / "large.bin").read_bytes()
         acme.snapshots.delete([taken.id], reason="test")
         acme.objects.prune(grace_s=0)
-    assert [each for each in (tmp_path / "agents.db.packs").rglob("*") if each.is_file()] == []
+    assert [path for path in (tmp_path / "agents.db.packs").rglob("*") if path.is_file()] == []
 
 
-def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, later: None) -> None:
+def test_only_the_end_of_an_appended_file_is_stored(small: World, tmp_path: Path, later: None) -> None:
     root, random = tmp_path / "tree", Random(9)
     lines = random.randbytes(100_000)
     make(root, {"log": lines, "other": b"x"})
@@ -360,8 +364,8 @@ def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, la
         lines += random.randbytes(50)
         (root / "log").write_bytes(lines)
         taken.append((small.capture(root).snapshot, on_disk(root)))
-    for snapshot, there in taken:
-        assert small.described(snapshot) == there
+    for snapshot, existing in taken:
+        assert small.described(snapshot) == existing
     sizes = [snapshot.size_bytes for snapshot, _ in taken]
     assert [size > 100_000 for size in sizes] == [True, *[False] * 7, True, *[False] * 2], (
         "after so many pieces, the whole"
@@ -370,16 +374,14 @@ def test_of_a_file_that_grows_the_end_is_stored(small: World, tmp_path: Path, la
     (root / "log").write_bytes(b"!" + lines[1:] + b"more")
     last = small.capture(root).snapshot
     assert small.described(last) == on_disk(root)
-    assert last.size_bytes > 100_000, "it did not only grow"
+    assert last.size_bytes > 100_000, "it was not only appended to"
 
 
-def test_a_file_that_may_be_read_by_now_is_found_although_its_directory_stayed_as_it_was(
-    as_nobody: Path, later: None
-) -> None:
+def test_a_file_that_became_readable_is_captured(as_nobody: Path, later: None) -> None:
     world = World(":memory:")
     for _ in range(2):
         captured = world.capture(as_nobody)
-        assert [each.path for each in captured.skipped] == ["closed", "folder"], "it is said each time"
+        assert [skipped.path for skipped in captured.skipped] == ["closed", "folder"], "it is reported each time"
     euid = os.geteuid()
     os.seteuid(os.getuid())
     os.chmod(as_nobody / "closed", 0o644)
@@ -392,7 +394,7 @@ def test_a_file_that_may_be_read_by_now_is_found_although_its_directory_stayed_a
     world.close()
 
 
-def test_what_is_the_same_is_not_even_read_as_a_directory(
+def test_unchanged_directories_are_not_listed(
     small: World, tree: Path, later: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.capture(tree)
@@ -404,10 +406,10 @@ def test_what_is_the_same_is_not_even_read_as_a_directory(
     assert listed == []
     (tree / "src" / "new").write_bytes(b"x")
     assert small.capture(tree).changed == 2
-    assert len(listed) == 1, "only the directory that got a new name"
+    assert len(listed) == 1, "only the directory with a new name"
 
 
-def test_a_directory_that_was_moved_and_left_a_link_has_nothing_in_it(small: World, tree: Path, later: None) -> None:
+def test_a_moved_directory_replaced_by_a_link_is_empty(small: World, tree: Path, later: None) -> None:
     """Everything that was in it can still be reached by its old path, as it was."""
     small.capture(tree)
     (tree / "docs").rename(tree / "moved")

@@ -1,4 +1,4 @@
-"""What snapshots take on disk: what a run no longer keeps goes with the capture that makes it go."""
+"""Disk use of snapshots: objects that a run no longer needs are freed by the capture that removes their snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Limits, PackStorage
 from holdfast.stores.workspace.squash import Squasher
-from tests.workspaces.test_crashes import Dying, check_nothing_is_left, dies
+from tests.workspaces.test_capture_crashes import Dying, check_nothing_is_left, die_during_capture
 from tests.workspaces.worlds import World, make, on_disk
 
 CAPTURES, SIZE, KEPT, BOUND = 30, 300_000, 10, 15
@@ -24,7 +24,7 @@ def bytes_in(folder: Path) -> int:
 
 @pytest.mark.parametrize("with_packs", [True, False], ids=["packs", "database"])
 @pytest.mark.parametrize("way", ["one file", "many files", "new names"])
-def test_blobs_go_with_the_capture_that_removes_their_snapshot(
+def test_objects_are_freed_by_the_capture_that_removes_their_snapshot(
     url: str, tmp_path: Path, with_packs: bool, way: str
 ) -> None:
     random, root = Random(7), tmp_path / "tree"
@@ -43,19 +43,17 @@ def test_blobs_go_with_the_capture_that_removes_their_snapshot(
         assert used.stored_bytes < BOUND * SIZE, number
         assert bytes_in(tmp_path / "packs") < BOUND * SIZE, number
     if with_packs:
-        assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "they lie there"
+        assert bytes_in(tmp_path / "packs") > KEPT * SIZE * 0.9, "the packs are in that directory"
     assert world.acme.snapshots.usage().count == KEPT
     assert world.acme.objects.verify().damaged == []
-    for snapshot, there in last:
-        assert world.described(snapshot) == there
+    for snapshot, existing in last:
+        assert world.described(snapshot) == existing
     world.close()
     if "://" not in url:
-        assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, when the log is moved into the file"
+        assert bytes_in(tmp_path) - bytes_in(root) < BOUND * SIZE, "everything, after a WAL checkpoint"
 
 
-def test_a_large_tree_is_not_written_down_again_for_every_small_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_changes_do_not_store_a_large_tree_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squashed: list[Any] = []
     squash = Squasher._squash
 
@@ -78,7 +76,7 @@ FEW = Limits(pack_from_bytes=1_000, snapshots_per_run=2)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whoever_dies_while_blobs_are_freed_leaves_whole_snapshots_and_nothing_that_stays(
+def test_a_death_while_freeing_leaves_whole_snapshots_and_no_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     random, begun, root = Random(7), tmp_path / "begun", tmp_path / "tree"
@@ -92,26 +90,26 @@ def test_whoever_dies_while_blobs_are_freed_leaves_whole_snapshots_and_nothing_t
     make(root, {"0": random.randbytes(2_000), "2": random.randbytes(2_000)})
     for at in range(1, 400):
         folder = Path(shutil.copytree(begun, tmp_path / f"{at}"))
-        has_died = dies(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
+        has_died = die_during_capture(folder, world.run_id, root, Dying(at, after=after), monkeypatch, FEW)
         place = PackStorage(folder / "packs")
         heir = World(str(folder / "w.db"), packs=place, limits=FEW)
-        there = {each.id: each for each in heir.acme.snapshots.list(run_id=world.run_id)}
-        assert len(there) == 2, at
-        for id in there:
+        existing = {snapshot.id: snapshot for snapshot in heir.acme.snapshots.list(run_id=world.run_id)}
+        assert len(existing) == 2, at
+        for id in existing:
             assert heir.described(id) == then.get(id, on_disk(root)), at
         assert heir.acme.objects.verify().damaged == []
         heir.capture(root, run_id=world.run_id)
-        heir.acme.snapshots.delete([each.id for each in heir.acme.snapshots.list()], reason="test")
+        heir.acme.snapshots.delete([snapshot.id for snapshot in heir.acme.snapshots.list()], reason="test")
         check_nothing_is_left(heir.acme, place)
         heir.close()
         shutil.rmtree(folder)
         if not has_died:
-            assert at > 60, "hardly anything was done"
+            assert at > 60, "too few steps were played"
             return
     raise AssertionError("it never came to an end")
 
 
-def test_captures_of_several_runs_at_once_free_nothing_that_another_needs(url: str, tmp_path: Path) -> None:
+def test_concurrent_captures_free_nothing_another_run_needs(url: str, tmp_path: Path) -> None:
     """Their trees consist of the same few bodies, so what one run lets go of is what another is about to hold."""
     bodies = [Random(number).randbytes(1_500) for number in range(5)]
     worlds = [World(url, packs=tmp_path / "packs", limits=FEW) for _ in range(3)]
@@ -122,14 +120,14 @@ def test_captures_of_several_runs_at_once_free_nothing_that_another_needs(url: s
         for turn in range(10):
             make(root, {f"{part}": random.choice(bodies) for part in range(2)} | {"turn": b"%d" % turn})
             kept = [*kept[-1:], (world.capture(root).snapshot, on_disk(root))]
-            for snapshot, there in kept:
-                assert world.described(snapshot) == there
+            for snapshot, existing in kept:
+                assert world.described(snapshot) == existing
         return kept
 
     with ThreadPoolExecutor(3) as pool:
-        kept = [pair for each in [pool.submit(work, number) for number in range(3)] for pair in each.result()]
-    for snapshot, there in kept:
-        assert worlds[0].described(snapshot) == there
+        kept = [pair for future in [pool.submit(work, number) for number in range(3)] for pair in future.result()]
+    for snapshot, existing in kept:
+        assert worlds[0].described(snapshot) == existing
     assert worlds[0].acme.objects.verify().damaged == []
     worlds[0].acme.snapshots.delete([snapshot.id for snapshot, _ in kept], reason="test")
     check_nothing_is_left(worlds[0].acme, PackStorage(tmp_path / "packs"))

@@ -56,23 +56,23 @@ def path(random: Random) -> str:
 
 
 def says(ignores: IgnoreRules, path: str, *, is_folder: bool) -> bool:
-    """Whether a path is ignored, by itself or with a directory that it lies in."""
+    """Return whether a path is ignored, by itself or with one of its parent directories."""
     parts = path.split("/")
     above = ["/".join(parts[:count]) for count in range(1, len(parts))]
-    return any(ignores(each, True) for each in above) or ignores(path, is_folder)
+    return any(ignores(parent, True) for parent in above) or ignores(path, is_folder)
 
 
 def git_says(root: Path, paths: list[str]) -> dict[str, bool]:
     """What git makes of paths: the last pattern that matches, in the path or above it, decides."""
     command = ["git", "-c", "core.excludesFile=", "check-ignore", "--no-index", "-v", "-n", "-z", "--stdin"]
-    given = "\0".join(paths).encode()
-    done = subprocess.run(command, input=given, cwd=root, capture_output=True, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    fields = done.stdout.decode().split("\0")[:-1]
-    found = {}
+    arguments = "\0".join(paths).encode()
+    outcome = subprocess.run(command, input=arguments, cwd=root, capture_output=True, check=False)
+    assert outcome.returncode in (0, 1), outcome.stderr
+    fields = outcome.stdout.decode().split("\0")[:-1]
+    result = {}
     for _, _, matched, asked in zip(*[iter(fields)] * 4, strict=True):
-        found[asked] = bool(matched) and not matched.startswith("!")
-    return found
+        result[asked] = bool(matched) and not matched.startswith("!")
+    return result
 
 
 @pytest.mark.soak
@@ -90,18 +90,18 @@ def check_with_git(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     paths = sorted({path(random) for _ in range(300)})
-    for each in paths:
-        is_folder = random.random() < 0.3 or any(other.startswith(f"{each}/") for other in paths)
-        (tmp_path / each if is_folder else (tmp_path / each).parent).mkdir(parents=True, exist_ok=True)
+    for name in paths:
+        is_folder = random.random() < 0.3 or any(other.startswith(f"{name}/") for other in paths)
+        (tmp_path / name if is_folder else (tmp_path / name).parent).mkdir(parents=True, exist_ok=True)
         if not is_folder:
-            (tmp_path / each).touch()
+            (tmp_path / name).touch()
     for _ in range(25):
         patterns = [pattern(random) for _ in range(random.choice((1, 1, 2, 5, 12)))]
         (tmp_path / ".gitignore").write_text("\n".join(patterns) + "\n")
         ignores = IgnoreRules(patterns)
-        said = git_says(tmp_path, paths)
-        mine = {each: says(ignores, each, is_folder=(tmp_path / each).is_dir()) for each in said}
-        assert mine == said, patterns
+        git_verdicts = git_says(tmp_path, paths)
+        mine = {path: says(ignores, path, is_folder=(tmp_path / path).is_dir()) for path in git_verdicts}
+        assert mine == git_verdicts, patterns
 
 
 def test_patterns_that_git_is_known_for() -> None:
@@ -110,8 +110,8 @@ def test_patterns_that_git_is_known_for() -> None:
     )
     ignored = ["x.o", "d/x.o", "top", "a/z", "a/b/c/z", "q/w/deep", "deep", "logs/a/b", "doc/a.txt", "#file", "d/end "]
     kept = ["keep.o", "d/keep.o", "build", "d/top", "logs", "doc/d/a.txt", "end", "x/a/z"]
-    assert [each for each in ignored if not ignores(each, False)] == []
-    assert [each for each in kept if ignores(each, False)] == []
+    assert [name for name in ignored if not ignores(name, False)] == []
+    assert [name for name in kept if ignores(name, False)] == []
     assert ignores("build", True)
     assert ignores("d/build", True)
 
@@ -128,9 +128,9 @@ def test_names_that_are_not_utf8_can_be_matched() -> None:
 
 
 def test_bad_patterns_are_refused() -> None:
-    for given in ("*.py", b"x", 7, [7], [None]):
+    for arguments in ("*.py", b"x", 7, [7], [None]):
         with pytest.raises(InvalidInput):
-            IgnoreRules(given)  # type: ignore[arg-type]
+            IgnoreRules(arguments)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="more than"):
         IgnoreRules(["a"] * (MAX_PATTERNS + 1))
 

@@ -1,4 +1,4 @@
-"""Upper directories of overlay file systems, captured on a snapshot of what is below them."""
+"""Upper directories of overlay file systems, captured on a snapshot of the lower directory."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def upper(tmp_path: Path) -> Path:
 
 def expected(lower: Path, upper: Path) -> dict[str, object]:
     """What the two come to, once whiteouts and opaque directories have done their work."""
-    found: dict[str, object] = {path: each for path, each in on_disk(lower).items() if not path.startswith((
+    result: dict[str, object] = {path: entry for path, entry in on_disk(lower).items() if not path.startswith((
         "remove", "gone", "opaque/", "becomes a file/", "folder/b",
     ))}  # fmt: skip
-    return dict(sorted({**found, **on_disk(upper)}.items()))
+    return dict(sorted({**result, **on_disk(upper)}.items()))
 
 
 def whiteout(path: Path) -> None:
@@ -109,12 +109,12 @@ def test_and_so_it_is_on_every_engine(world: World, lower: Path, upper: Path) ->
 
 def check_both(world: World, lower: Path, upper: Path, mark: object) -> None:
     base = world.capture(lower).snapshot
-    wanted = expected(lower, upper)
+    requested = expected(lower, upper)
     mark(upper)  # type: ignore[operator]
     for path in ("opaque", "folder"):  # to write a mark is to write to the directory
-        os.utime(upper / path, ns=(wanted[path][2], wanted[path][2]))  # type: ignore[index]
+        os.utime(upper / path, ns=(requested[path][2], requested[path][2]))  # type: ignore[index]
     captured = world.do(world.acme.workspaces.capture_upper(world.run_id, upper, base=base.id, step=2))
-    assert world.described(captured.snapshot) == wanted
+    assert world.described(captured.snapshot) == requested
     assert (captured.snapshot.parent_id, captured.snapshot.step, captured.snapshot.depth) == (base.id, 2, 1)
     assert captured.skipped == []
     assert captured.snapshot.size_bytes < 2_000
@@ -142,10 +142,10 @@ def test_captures_of_the_upper_directory_follow_each_other(small: World, lower: 
     make(upper, {"remove": b"here again", "folder/.wh.a": b""})
     (upper / "folder" / "a").unlink()
     second = small.acme.workspaces.capture_upper(small.run_id, upper, base=first.snapshot.id)
-    there = small.described(second.snapshot)
-    assert there["remove"][3] == b"here again"
-    assert "folder/a" not in there
-    assert "folder/deep/c" in there
+    existing = small.described(second.snapshot)
+    assert existing["remove"][3] == b"here again"
+    assert "folder/a" not in existing
+    assert "folder/deep/c" in existing
 
 
 @pytest.mark.parametrize(("name", "at"), [("redirect", "folder"), ("metacopy", "change")])
@@ -163,11 +163,11 @@ def test_a_device_is_no_whiteout(small: World, lower: Path, upper: Path) -> None
     try:
         os.mknod(upper / "keep", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
-        return  # where nobody can make one there is none
+        return  # device nodes cannot be created here
     base = small.capture(lower).snapshot
     captured = small.acme.workspaces.capture_upper(small.run_id, upper, base=base.id)
-    assert [(each.path, each.reason) for each in captured.skipped] == [("keep", "a device")]
-    assert "keep" in small.described(captured.snapshot), "what is below it is as it was"
+    assert [(skipped.path, skipped.reason) for skipped in captured.skipped] == [("keep", "a device")]
+    assert "keep" in small.described(captured.snapshot), "the lower entry is unchanged"
 
 
 def test_a_base_that_is_not_there_is_refused(small: World, upper: Path) -> None:

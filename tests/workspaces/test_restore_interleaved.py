@@ -52,7 +52,7 @@ class History:
         self.acme: TenantHandle = self.hf.tenant("acme")
 
     def turn(self) -> None:
-        """One thing that somebody does, and perhaps dies while doing it."""
+        """One operation of a process, which may die during it."""
         what = self.random.choice(
             (
                 self.capture,
@@ -129,71 +129,71 @@ class History:
 
     def fork(self) -> None:
         """A tree goes on from a snapshot of the other one."""
-        found = self._some()
-        if found is None:
+        result = self._some()
+        if result is None:
             return
-        (root, run), other = self._place(), found
+        (root, run), other = self._place(), result
         self.acme.workspaces.restore(other, root, replace=True)
         before = fingerprint(root)
         taken = self.acme.workspaces.capture(run, root, ignore_defaults=False)
         self.known[taken.snapshot.id] = before
 
     def delete(self) -> None:
-        found = self._some()
-        if found is not None and not self.acme.rewinds.pending():
-            self.acme.snapshots.delete([found], reason="test")
-            self.known.pop(found, None)
+        result = self._some()
+        if result is not None and not self.acme.rewinds.pending():
+            self.acme.snapshots.delete([result], reason="test")
+            self.known.pop(result, None)
 
     def prune(self) -> None:
         self.acme.snapshots.collect()
         self.acme.objects.prune(grace_s=GRACE_S)
 
     def restore(self) -> None:
-        found = self._some()
-        if found is not None:
+        result = self._some()
+        if result is not None:
             root, _ = self._place()
-            self.acme.workspaces.restore(found, root, replace=True)
-            assert fingerprint(root) == self.known[found]
+            self.acme.workspaces.restore(result, root, replace=True)
+            assert fingerprint(root) == self.known[result]
 
     def rewind(self) -> None:
         root, run = self._place()
-        there = self.acme.runs.get(run)
-        steps = [each for each in self.acme.steps.list(run) if each.snapshot in self.known]
-        if there.status != "running" and steps:
-            wanted = self.random.choice(steps)
-            self.acme.workspaces.rewind(run, wanted.iteration, root)
-            assert fingerprint(root) == self.known[str(wanted.snapshot)]
+        existing = self.acme.runs.get(run)
+        steps = [step for step in self.acme.steps.list(run) if step.snapshot in self.known]
+        if existing.status != "running" and steps:
+            expected = self.random.choice(steps)
+            self.acme.workspaces.rewind(run, expected.iteration, root)
+            assert fingerprint(root) == self.known[str(expected.snapshot)]
 
     def redo(self) -> None:
         root, run = self._place()
-        rewound = [each for each in self.acme.rewinds.list(run) if each.status == "rewound"]
+        rewound = [rewind for rewind in self.acme.rewinds.list(run) if rewind.status == "rewound"]
         if rewound and self._is_there(rewound[0].dirty):
             try:
                 self.acme.workspaces.redo(run, root)
             except HoldfastError as error:
-                assert "gone on since" in str(error) or "no rewind led" in str(error) or "held by" in str(error)  # noqa: PT017
+                assert "has continued since" in str(error) or "no rewind led" in str(error) or "held by" in str(error)  # noqa: PT017
 
     def _is_there(self, snapshot: str | None) -> bool:
-        return snapshot is not None and any(each.id == snapshot for each in self.acme.snapshots.list())
+        return snapshot is not None and any(taken.id == snapshot for taken in self.acme.snapshots.list())
 
     def _some(self) -> str | None:
-        """A snapshot of which it is known what it was like."""
-        there = [each.id for each in self.acme.snapshots.list() if each.id in self.known]
-        return self.random.choice(there) if there else None
+        """A snapshot with known content."""
+        existing = [snapshot.id for snapshot in self.acme.snapshots.list() if snapshot.id in self.known]
+        return self.random.choice(existing) if existing else None
 
     def check(self) -> None:
-        """Every snapshot that is listed is what it was, to the last byte; nothing else is left when all are gone."""
+        """Check that every listed snapshot is unchanged, and that nothing is left after all are removed."""
         out = self.folder / "out"
-        for each in self.acme.snapshots.list():
+        for taken in self.acme.snapshots.list():
             shutil.rmtree(out, ignore_errors=True)
-            self.acme.workspaces.restore(each.id, out)
-            if each.id in self.known:
-                assert fingerprint(out) == self.known[each.id]
+            self.acme.workspaces.restore(taken.id, out)
+            if taken.id in self.known:
+                assert fingerprint(out) == self.known[taken.id]
         assert self.acme.objects.verify().damaged == []
 
     def clear(self) -> None:
         """Remove everything, and look that nothing is left."""
-        ids = [each.id for each in self.acme.snapshots.list()]
+        ids = [snapshot.id for snapshot in self.acme.snapshots.list()]
         self.acme.snapshots.delete(ids, reason="the end")
         for _ in range(3):
             self.acme.snapshots.collect()
@@ -235,7 +235,7 @@ def play(folder: Path, seed: int, turns: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_needed_chunk_is_lost_whoever_dies(seed: int, tmp_path: Path) -> None:
+def test_no_needed_chunk_is_lost_by_a_death(seed: int, tmp_path: Path) -> None:
     play(tmp_path, seed, TURNS)
 
 
@@ -245,8 +245,8 @@ def test_no_needed_chunk_is_lost_in_many_histories(seed: int, tmp_path: Path) ->
     play(tmp_path, seed, 150)
 
 
-def test_a_chunk_that_is_let_go_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same histories, with a defect planted: a snapshot that goes takes along what others still need."""
+def test_a_chunk_released_too_early_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same histories, with a defect planted: a removed snapshot also removes objects that others need."""
     from holdfast.stores.objects import objects
     from holdfast.stores.workspace import layers
 

@@ -1,4 +1,4 @@
-"""What a restore is made of, part by part: what is to be done, what is refused, what is asked for, what is there."""
+"""The parts of a restore: plans, validation, requested objects, and the current state."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ def link(path: str, target: str = "elsewhere", **fields: Any) -> TreeEntry:
 
 
 def tree(*entries: TreeEntry) -> Tree:
-    return {each.path: each for each in entries}
+    return {entry.path: entry for entry in entries}
 
 
-def planned(wanted: Tree, there: Tree) -> RestorePlan:
-    return restore.plan(wanted, there, validation.check(wanted, LIMITS, known=there))
+def make_plan(expected: Tree, existing: Tree) -> RestorePlan:
+    return restore.plan(expected, existing, validation.check(expected, LIMITS, known=existing))
 
 
 def paths(entries: Sequence[TreeEntry]) -> list[str]:
-    return [each.path for each in entries]
+    return [entry.path for entry in entries]
 
 
-# What is to be done
+# Plans
 
 
-def test_nothing_is_to_be_done_where_nothing_differs() -> None:
-    there = tree(folder("d"), file("d/f"), link("l"))
-    assert planned(there, dict(there)).count == 0
+def test_equal_trees_need_no_changes() -> None:
+    existing = tree(folder("d"), file("d/f"), link("l"))
+    assert make_plan(existing, dict(existing)).count == 0
 
 
-def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_the_bottom() -> None:
-    wanted = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
-    plan = planned(wanted, {})
+def test_paths_are_created_from_the_top_and_removed_from_the_bottom() -> None:
+    expected = tree(folder("a/b/c"), folder("a/b"), folder("a"), file("a/b/c/f"), link("a/l"))
+    plan = make_plan(expected, {})
     assert paths(plan.folders) == ["a", "a/b", "a/b/c"]
     assert (paths(plan.files), paths(plan.links)) == (["a/b/c/f"], ["a/l"])
-    back = planned({}, wanted)
+    back = make_plan({}, expected)
     assert back.remove == ["a/b/c/f", "a/b/c", "a/b", "a/l", "a"]
     assert back.count == 5
 
@@ -84,39 +84,39 @@ def test_what_is_missing_is_made_from_the_top_and_what_is_too_much_removed_from_
         (folder("x"), "files"),
     ],
 )
-def test_a_file_is_written_only_if_its_content_is_another(now: TreeEntry, part: str) -> None:
-    plan = planned(tree(file("x")), tree(now))
+def test_a_file_is_written_only_if_its_content_differs(now: TreeEntry, part: str) -> None:
+    plan = make_plan(tree(file("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.count == (2 if now.kind == "dir" else 1)
-    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced at once"
+    assert plan.remove == (["x"] if now.kind == "dir" else []), "only a directory cannot be replaced atomically"
 
 
 @pytest.mark.parametrize(
     ("now", "part"), [(folder("x", mode=0o700), "settle"), (folder("x", mtime_ns=5), "settle"), (file("x"), "folders")]
 )
-def test_a_directory_is_made_only_if_it_is_none(now: TreeEntry, part: str) -> None:
-    plan = planned(tree(folder("x")), tree(now))
+def test_a_directory_is_created_only_if_it_is_missing(now: TreeEntry, part: str) -> None:
+    plan = make_plan(tree(folder("x")), tree(now))
     assert paths(getattr(plan, part)) == ["x"]
     assert plan.remove == ([] if now.kind == "dir" else ["x"])
 
 
 @pytest.mark.parametrize("now", [link("x", "other"), link("x", mtime_ns=5), file("x")])
-def test_a_link_is_made_anew(now: TreeEntry) -> None:
-    plan = planned(tree(link("x")), tree(now))
+def test_a_changed_link_is_replaced(now: TreeEntry) -> None:
+    plan = make_plan(tree(link("x")), tree(now))
     assert paths(plan.links) == ["x"]
 
 
-def test_bits_that_are_never_set_make_no_difference() -> None:
-    assert planned(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
+def test_mode_bits_that_are_never_set_are_ignored() -> None:
+    assert make_plan(tree(folder("x", mode=0o2755)), tree(folder("x", mode=0o755))).count == 0
 
 
-# What is refused
+# Validation
 
 
 @pytest.mark.parametrize(
     "path", ["a", "a/b", "...", "..a", "a..", "-", "a b", "\udcff", "ä", "a\n", "~", "C:", "a\\b", "n" * 255]
 )
-def test_a_name_is_a_name(path: str) -> None:
+def test_valid_paths_are_accepted(path: str) -> None:
     validation.check_path(path, LIMITS)
 
 
@@ -124,17 +124,17 @@ def test_a_name_is_a_name(path: str) -> None:
     "path",
     ["", "/", "/a", "a/", "//", "a//b", ".", "..", "./a", "a/.", "a/..", "../a", "a/../b", "a\0", "n" * 256, "ä" * 128],
 )
-def test_a_step_is_no_name(path: str) -> None:
+def test_path_components_that_are_not_names_are_refused(path: str) -> None:
     with pytest.raises(InvalidInput, match="nothing was changed"):
         validation.check_path(path, LIMITS)
 
 
-def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
+def test_existing_entries_are_not_checked_again() -> None:
     odd = file("sh", mode=0o4755)
-    wanted = tree(odd, file("new"))
-    assert paths(validation.check(wanted, LIMITS, known=tree(odd))) == ["new"]
+    expected = tree(odd, file("new"))
+    assert paths(validation.check(expected, LIMITS, known=tree(odd))) == ["new"]
     with pytest.raises(InvalidInput, match="set-uid"):
-        validation.check(wanted, LIMITS, known={})
+        validation.check(expected, LIMITS, known={})
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_what_is_there_already_is_not_looked_at_and_the_rest_is_named() -> None:
     ],
 )
 def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> None:
-    wanted = tree(file("a"), file("long name"))
+    expected = tree(file("a"), file("long name"))
     with pytest.raises(LimitExceeded, match=named):
-        validation.check(wanted, limits, known={})
+        validation.check(expected, limits, known={})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_limits_are_counted_over_the_whole_tree(limits: Limits, named: str) -> N
         ("\udcff", "\udcfe", False),
     ],
 )
-def test_names_that_some_file_systems_take_for_the_same(one: str, other: str, same: bool) -> None:
+def test_names_that_some_file_systems_cannot_distinguish(one: str, other: str, same: bool) -> None:
     assert (validation.find_twins(tree(file(one), file(other))) is not None) is same
 
 
@@ -193,14 +193,14 @@ def leads_out(entries: Tree) -> bool:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_where_a_link_leads_is_seen_through_all_others(name: str) -> None:
+def test_links_are_followed_through_other_links(name: str) -> None:
     entries, out = LINKS[name]
     assert leads_out(entries) is out
 
 
 @given(st.lists(st.sampled_from(["a", "b", "..", ".", "", "c"]), max_size=8), st.integers(0, 3))
-def test_links_lead_where_the_system_says_they_do(steps: list[str], depth: int) -> None:
-    """Without other links, climbing above the root is all that leads out of it."""
+def test_links_are_resolved_as_by_the_system(steps: list[str], depth: int) -> None:
+    """Without other links, only climbing above the root leads out of it."""
     at = "/".join(["d"] * depth)
     path = f"{at}/l" if at else "l"
     entries = {path: link(path, "/".join(steps) or "x")}
@@ -211,32 +211,32 @@ def test_links_lead_where_the_system_says_they_do(steps: list[str], depth: int) 
     assert leads_out(entries) is out
 
 
-# What is asked for
+# Requested objects
 
 
-def fed(
+def run_steps(
     steps: Generator[ObjectRequest, Mapping[bytes, bytes], Any], bodies: Mapping[bytes, bytes]
 ) -> tuple[list[ObjectRequest], Any]:
-    """What a generator asks for, and what it comes to."""
+    """Run a generator; return its requests and its result."""
     asked: list[ObjectRequest] = []
     try:
-        wanted = next(steps)
+        request = next(steps)
         while True:
-            asked.append(wanted)
-            wanted = steps.send({digest: bodies[digest] for digest in wanted.now})
-    except StopIteration as done:
-        return asked, done.value
+            asked.append(request)
+            request = steps.send({digest: bodies[digest] for digest in request.now})
+    except StopIteration as restore_tree:
+        return asked, restore_tree.value
 
 
 def read_all(files: Sequence[TreeEntry]) -> Generator[ObjectRequest, Mapping[bytes, bytes], list[bytes]]:
     contents = Prefetch(piece for entry in files for piece in entry.pieces)
-    found = []
-    for each in files:
+    result = []
+    for entry in files:
         parts = []
-        for piece in each.pieces:
+        for piece in entry.pieces:
             parts.append(bytes((yield from contents.of(piece))))
-        found.append(b"".join(parts))
-    return found
+        result.append(b"".join(parts))
+    return result
 
 
 def objects(count: int, size: int) -> dict[bytes, bytes]:
@@ -247,57 +247,59 @@ def objects(count: int, size: int) -> dict[bytes, bytes]:
 def in_pieces(name: str, bodies: Mapping[bytes, bytes], pieces: Sequence[tuple[int, int, int]]) -> TreeEntry:
     digests = list(bodies)
     made = tuple(ContentPiece(digests[number], start, length) for number, start, length in pieces)
-    return TreeEntry(name, "file", 0o644, 0, sum(each[2] for each in pieces), "", b"x" * 32, made)
+    return TreeEntry(name, "file", 0o644, 0, sum(piece[2] for piece in pieces), "", b"x" * 32, made)
 
 
-def test_each_object_is_asked_for_once_and_the_next_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_object_is_requested_once_with_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 250)
     bodies = objects(10, 100)
     files = [in_pieces(f"{number}", bodies, [(number // 2, number % 2 * 50, 50)]) for number in range(20)]
-    asked, found = fed(read_all(files), bodies)
-    assert b"".join(found) == b"".join(bodies.values())
-    assert [digest for each in asked for digest in each.now] == list(bodies)
-    assert [len(each.now) for each in asked] == [2] * 5
-    assert [each.next for each in asked[:-1]] == [each.now for each in asked[1:]]
+    asked, result = run_steps(read_all(files), bodies)
+    assert b"".join(result) == b"".join(bodies.values())
+    assert [digest for request in asked for digest in request.now] == list(bodies)
+    assert [len(request.now) for request in asked] == [2] * 5
+    assert [request.next for request in asked[:-1]] == [request.now for request in asked[1:]]
     assert asked[-1].next == []
 
 
-def test_what_other_files_need_too_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_needed_again_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 100)
     bodies = objects(8, 100)
     files = [in_pieces(f"{number}", bodies, [(number, 0, 100), (7, number, 5)]) for number in range(7)]
-    asked, found = fed(read_all(files), bodies)
+    asked, result = run_steps(read_all(files), bodies)
     last = list(bodies.values())[7]
-    assert found == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
-    assert sum(len(each.now) for each in asked) == 8, "nothing is asked for twice"
+    assert result == [body + last[at : at + 5] for at, body in enumerate(list(bodies.values())[:7])]
+    assert sum(len(request.now) for request in asked) == 8, "no object is requested twice"
 
 
-def test_what_is_too_much_to_be_held_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_over_the_memory_limit_are_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "BATCH_BYTES", 10)
     monkeypatch.setattr(prefetch, "MAX_HELD", 150)
     bodies = objects(6, 100)
     files = [in_pieces(f"{turn} {number}", bodies, [(number, turn, 10)]) for turn in range(3) for number in range(6)]
-    asked, found = fed(read_all(files), bodies)
-    assert found == [body[turn : turn + 10] for turn in range(3) for body in bodies.values()]
-    assert sum(len(each.now) for each in asked) > 6
+    asked, result = run_steps(read_all(files), bodies)
+    assert result == [body[turn : turn + 10] for turn in range(3) for body in bodies.values()]
+    assert sum(len(request.now) for request in asked) > 6
 
 
-def test_an_object_that_is_too_short_is_noticed() -> None:
+def test_an_object_too_short_is_corrupt() -> None:
     bodies = objects(1, 10)
-    with pytest.raises(Corrupt, match="shorter"):
-        fed(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
+    with pytest.raises(Corrupt, match="too short"):
+        run_steps(read_all([in_pieces("x", bodies, [(0, 5, 6)])]), bodies)
 
 
-# What is there, and what is done
+# Current state, and carrying out plans
 
 
-def looked(root: Path, wanted: Tree, ignored: Sequence[str] = ()) -> Tree:
-    found = current_state.read_directory(str(root), entries.Tree(wanted, ignored), now=IgnoreRules([]), limits=LIMITS)
-    assert found.apart is None
-    return dict(found.entries)
+def read_directory(root: Path, expected: Tree, ignored: Sequence[str] = ()) -> Tree:
+    result = current_state.read_directory(
+        str(root), entries.Tree(expected, ignored), now=IgnoreRules([]), limits=LIMITS
+    )
+    assert result.apart is None
+    return dict(result.entries)
 
 
-def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_that_may_match_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "same", b"content", at_ns=1_000)
     put(tmp_path, "other", b"CONTENT", at_ns=1_000)
     put(tmp_path, "longer", b"content and more")
@@ -310,18 +312,18 @@ def test_only_files_that_may_be_what_is_wanted_are_read(tmp_path: Path, monkeypa
         "open",
         lambda path, *rest, **how: opened.append(str(path)) or really(path, *rest, **how),  # type: ignore[func-returns-value]
     )
-    wanted = tree(file("same"), file("other"), file("longer"))
-    there = looked(tmp_path, wanted, ["ignored"])
-    assert {each for each in opened if each in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
-    assert sorted(there) == ["longer", "other", "same", "unknown"]
-    assert there["same"].digest == wanted["same"].digest
-    assert there["other"].digest == current_state.OTHER
+    expected = tree(file("same"), file("other"), file("longer"))
+    existing = read_directory(tmp_path, expected, ["ignored"])
+    assert {name for name in opened if name in {"same", "other", "longer", "unknown", "ignored"}} == {"same", "other"}
+    assert sorted(existing) == ["longer", "other", "same", "unknown"]
+    assert existing["same"].digest == expected["same"].digest
+    assert existing["other"].digest == current_state.OTHER
 
 
-def test_what_is_wanted_is_seen_although_it_is_ignored(tmp_path: Path) -> None:
+def test_wanted_paths_are_examined_although_ignored(tmp_path: Path) -> None:
     put(tmp_path, "x", b"content")
-    assert sorted(looked(tmp_path, tree(file("x")), ["x"])) == ["x"]
-    assert looked(tmp_path, {}, ["x"]) == {}
+    assert sorted(read_directory(tmp_path, tree(file("x")), ["x"])) == ["x"]
+    assert read_directory(tmp_path, {}, ["x"]) == {}
 
 
 def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
@@ -333,80 +335,78 @@ def test_large_files_are_compared_piece_by_piece(tmp_path: Path) -> None:
         ContentPiece(b"", 0, chunk + 7),
         ContentPiece(digest_of(b"end"), 0, 3),
     )
-    wanted = TreeEntry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
+    expected = TreeEntry("x", "file", 0o644, 0, len(content), "", b"d" * 32, pieces)
     for at in (None, 5, chunk + 5, len(content) - 1):
         changed = bytearray(content)
         if at is not None:
             changed[at] ^= 1
         put(tmp_path, "x", bytes(changed))
-        there = looked(tmp_path, tree(wanted))["x"]
-        assert (there.digest == wanted.digest) is (at is None), at
+        existing = read_directory(tmp_path, tree(expected))["x"]
+        assert (existing.digest == expected.digest) is (at is None), at
 
 
-def done(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
-    there = looked(root, wanted)
-    return fed(restore.restore(str(root), planned(wanted, there), wanted, **how), bodies)[1]
+def restore_tree(root: Path, wanted: Tree, bodies: Mapping[bytes, bytes], **how: Any) -> RestoreResult:
+    existing = read_directory(root, wanted)
+    return run_steps(restore.restore(str(root), make_plan(wanted, existing), wanted, **how), bodies)[1]
 
 
 CONTENT = {digest_of(b"content"): b"content"}
 
 
-def test_what_was_done_is_counted(tmp_path: Path) -> None:
+def test_a_restore_counts_its_changes(tmp_path: Path) -> None:
     told: list[int] = []
     put(tmp_path, "gone", b"1")
-    wanted = tree(folder("d"), file("d/f"), link("l"))
-    found = done(tmp_path, wanted, CONTENT, advance=told.append)
-    assert found == RestoreResult(written=3, removed=1, touched=0, bytes=7, kept=[])
+    expected = tree(folder("d"), file("d/f"), link("l"))
+    result = restore_tree(tmp_path, expected, CONTENT, advance=told.append)
+    assert result == RestoreResult(written=3, removed=1, touched=0, bytes=7, kept=[])
     assert sum(told) == 4
     (tmp_path / "d" / "f").chmod(0o600)
-    assert done(tmp_path, wanted, {}) == RestoreResult(touched=1, kept=[])
-    assert done(tmp_path, wanted, {}) == RestoreResult(kept=[])
+    assert restore_tree(tmp_path, expected, {}) == RestoreResult(touched=1, kept=[])
+    assert restore_tree(tmp_path, expected, {}) == RestoreResult(kept=[])
 
 
-def test_a_file_that_is_not_as_it_was_known_is_not_replaced(tmp_path: Path) -> None:
+def test_a_file_changed_since_its_capture_is_not_replaced(tmp_path: Path) -> None:
     put(tmp_path, "x", b"changed meanwhile")
     now = os.stat(tmp_path / "x")
-    known = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
-    for wanted in (tree(file("x")), {}, tree(link("x"))):
-        with pytest.raises(Stale, match="changed while"):
-            done(tmp_path, wanted, CONTENT, expected={"x": (*known[:4], known[4] + 1)})
+    known_values = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+    for expected in (tree(file("x")), {}, tree(link("x"))):
+        with pytest.raises(Stale, match="changed"):
+            restore_tree(tmp_path, expected, CONTENT, expected={"x": (*known_values[:4], known_values[4] + 1)})
         assert (tmp_path / "x").read_bytes() == b"changed meanwhile"
-    done(tmp_path, tree(file("x")), CONTENT, expected={"x": known})
+    restore_tree(tmp_path, tree(file("x")), CONTENT, expected={"x": known_values})
     assert (tmp_path / "x").read_bytes() == b"content"
 
 
-def test_what_an_interrupted_restore_has_left_does_no_harm(tmp_path: Path) -> None:
-    wanted = tree(*(file(f"{number}") for number in range(3)))
-    plan = planned(wanted, {})
-    steps = restore.restore(str(tmp_path), plan, wanted)
+def test_leftovers_of_an_interrupted_restore_are_harmless(tmp_path: Path) -> None:
+    expected = tree(*(file(f"{number}") for number in range(3)))
+    plan = make_plan(expected, {})
+    steps = restore.restore(str(tmp_path), plan, expected)
     next(steps)
     with pytest.raises(RuntimeError):
         steps.throw(RuntimeError("killed"))
-    assert [path.name for path in tmp_path.iterdir()] == [], "what was half written is gone"
+    assert [path.name for path in tmp_path.iterdir()] == [], "the temporary file is removed"
     put(tmp_path, f".holdfast-{os.getpid()}-1", b"left by one that was really killed")
-    steps = restore.restore(str(tmp_path), plan, wanted)
-    fed(steps, CONTENT)
+    steps = restore.restore(str(tmp_path), plan, expected)
+    run_steps(steps, CONTENT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
-def test_names_that_the_file_system_takes_for_the_same_are_refused_before_anything_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indistinguishable_names_are_refused_before_any_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     really = os.stat
     monkeypatch.setattr(  # a file system that does not tell case apart
         os, "stat", lambda path, **how: really(str(path).lower() if "CASE" in str(path) else path, **how)
     )
-    wanted = tree(file("Name"), file("name"))
-    with pytest.raises(Conflict, match="cannot tell"):
-        done(tmp_path, wanted, CONTENT)
+    expected = tree(file("Name"), file("name"))
+    with pytest.raises(Conflict, match="cannot distinguish"):
+        restore_tree(tmp_path, expected, CONTENT)
     assert fingerprint(tmp_path) == {}
 
 
-def test_handles_are_let_go_of(tmp_path: Path) -> None:
-    wanted = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
+def test_handles_are_closed(tmp_path: Path) -> None:
+    expected = tree(*(folder(f"d{number}") for number in range(150)), *(file(f"d{number}/f") for number in range(150)))
     before = len(os.listdir("/proc/self/fd"))
-    done(tmp_path, wanted, CONTENT)
+    restore_tree(tmp_path, expected, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(NotFound):
-        done(tmp_path / "nowhere", wanted, CONTENT)
+        restore_tree(tmp_path / "nowhere", expected, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before

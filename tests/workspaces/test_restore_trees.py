@@ -1,4 +1,4 @@
-"""A tree that was captured comes back as it was, whatever has become of it, and only what differs is touched."""
+"""A captured tree is restored whatever has become of the directory, and only differences are written."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast import AsyncHoldfast, Holdfast, Limits, TenantHandle
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from tests.errors import raises
 from tests.workspaces.fingerprints import SECOND_NS, change, fingerprint, grow, put, surroundings
 
 
@@ -40,7 +41,7 @@ def root(tmp_path: Path) -> Path:
     return around / "tree"
 
 
-def test_everything_a_tree_can_have_comes_back(acme: TenantHandle, root: Path, tmp_path: Path) -> None:
+def test_every_kind_of_entry_is_restored(acme: TenantHandle, root: Path, tmp_path: Path) -> None:
     put(root, "deep/er/and/deeper/file", b"x" * 10, at_ns=123_456_789_012_345_678)
     put(root, "script.sh", b"#!/bin/sh\n", mode=0o755)
     put(root, b"not \xff utf-8 \x80", b"bytes")
@@ -59,15 +60,15 @@ def test_everything_a_tree_can_have_comes_back(acme: TenantHandle, root: Path, t
     before = fingerprint(root)
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
     out = tmp_path / "new" / "place"
-    done = acme.workspaces.restore(snapshot.id, out)
+    result = acme.workspaces.restore(snapshot.id, out)
     assert fingerprint(out) == before
-    assert done.written == len(before)
-    assert os.stat(out / "sparse").st_blocks * 512 < 1_000_000, "holes are holes again"
+    assert result.written == len(before)
+    assert os.stat(out / "sparse").st_blocks * 512 < 1_000_000, "holes are restored as holes"
     again = acme.workspaces.restore(snapshot.id, out, replace=True)
-    assert (again.written, again.removed, again.touched) == (0, 0, 0), "what is there is not touched"
+    assert (again.written, again.removed, again.touched) == (0, 0, 0), "existing entries are not written"
 
 
-def test_only_what_differs_is_touched(acme: TenantHandle, root: Path) -> None:
+def test_only_differences_are_written(acme: TenantHandle, root: Path) -> None:
     for number in range(20):
         put(root, f"folder {number % 3}/file {number}", f"{number}".encode(), at_ns=SECOND_NS * (number + 1))
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
@@ -78,14 +79,14 @@ def test_only_what_differs_is_touched(acme: TenantHandle, root: Path) -> None:
     (root / "folder 1" / "file 1").chmod(0o755)
     os.utime(root / "folder 2" / "file 2", ns=(5, 5))
     (root / "folder 2" / "file 5").unlink()
-    done = acme.workspaces.restore(snapshot.id, root, replace=True)
+    result = acme.workspaces.restore(snapshot.id, root, replace=True)
     assert fingerprint(root) == before
-    assert (done.written, done.removed) == (2, 1)
+    assert (result.written, result.removed) == (2, 1)
     same = [path for path in before if os.lstat(root / os.fsdecode(path)).st_ino == inodes[path]]
     assert len(same) >= len(before) - 2
 
 
-def test_what_is_ignored_stays_unless_it_is_in_the_way(acme: TenantHandle, root: Path) -> None:
+def test_ignored_paths_stay_unless_a_wanted_path_needs_their_place(acme: TenantHandle, root: Path) -> None:
     put(root, "kept/file", b"1")
     put(root, "becomes a folder", b"2")
     put(root, ".holdfastignore", b"*.log\nbuild/\n")
@@ -96,16 +97,16 @@ def test_what_is_ignored_stays_unless_it_is_in_the_way(acme: TenantHandle, root:
     put(root, "created/file", b"since")
     (root / "becomes a folder").unlink()
     put(root, "becomes a folder/in it.log", b"log")
-    done = acme.workspaces.restore(snapshot.id, root, replace=True)
+    result = acme.workspaces.restore(snapshot.id, root, replace=True)
     assert (root / "kept" / "today.log").read_bytes() == b"log"
     assert (root / "build" / "out.o").read_bytes() == b"object"
     assert (root / "created" / "today.log").exists()
     assert not (root / "created" / "file").exists()
-    assert done.kept == ["created"]
+    assert result.kept == ["created"]
     assert (root / "becomes a folder").read_bytes() == b"2"
 
 
-def test_kinds_change_into_each_other(acme: TenantHandle, root: Path) -> None:
+def test_entries_change_their_kind(acme: TenantHandle, root: Path) -> None:
     kinds = ("file", "dir", "link")
     for one in kinds:
         for other in kinds:
@@ -130,7 +131,7 @@ def _as(path: Path, kind: str) -> None:
         put(path, "in it", b"1")
 
 
-def test_a_file_with_a_second_name_outside_is_left_alone_there(acme: TenantHandle, root: Path) -> None:
+def test_another_hard_link_of_a_restored_file_is_unchanged(acme: TenantHandle, root: Path) -> None:
     put(root, "file", b"then", mode=0o600, at_ns=SECOND_NS)
     put(root, "bits", b"same", mode=0o600, at_ns=SECOND_NS)
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
@@ -145,7 +146,7 @@ def test_a_file_with_a_second_name_outside_is_left_alone_there(acme: TenantHandl
     assert os.stat(root / "bits").st_mode & 0o777 == 0o600
 
 
-def test_a_directory_that_became_a_link_is_not_followed(acme: TenantHandle, root: Path) -> None:
+def test_a_directory_replaced_by_a_link_is_not_followed(acme: TenantHandle, root: Path) -> None:
     put(root, "folder/canary", b"inside")
     put(root, "folder/other", b"inside")
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
@@ -158,7 +159,7 @@ def test_a_directory_that_became_a_link_is_not_followed(acme: TenantHandle, root
     assert fingerprint(root) == before
 
 
-def test_what_cannot_be_captured_goes_when_it_is_in_the_way(acme: TenantHandle, root: Path) -> None:
+def test_special_files_are_replaced_by_wanted_paths(acme: TenantHandle, root: Path) -> None:
     put(root, "file", b"1")
     (root / "folder").mkdir()
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
@@ -174,20 +175,20 @@ def test_what_cannot_be_captured_goes_when_it_is_in_the_way(acme: TenantHandle, 
     assert fingerprint(root, times=False) == before
 
 
-def test_a_directory_with_something_in_it_is_not_replaced_unasked(acme: TenantHandle, root: Path) -> None:
+def test_a_non_empty_directory_needs_replace(acme: TenantHandle, root: Path) -> None:
     put(root, "file", b"1")
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
     put(root, "new", b"2")
-    with pytest.raises(Conflict, match="empty directory"):
+    with pytest.raises(Conflict, match="not empty"):
         acme.workspaces.restore(snapshot.id, root)
     assert (root / "new").exists()
-    with pytest.raises(InvalidInput, match="cannot be restored to"):
+    with raises(InvalidInput, field="path"):
         acme.workspaces.restore(snapshot.id, root / "file")
     with pytest.raises(NotFound):
         acme.workspaces.restore(a_run(acme), root, replace=True)
 
 
-def test_directories_that_cannot_be_written_to_are_restored_too(acme: TenantHandle, root: Path) -> None:
+def test_read_only_directories_are_restored(acme: TenantHandle, root: Path) -> None:
     put(root, "locked/file", b"then")
     (root / "locked").chmod(0o555)
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
@@ -200,7 +201,7 @@ def test_directories_that_cannot_be_written_to_are_restored_too(acme: TenantHand
     (root / "locked").chmod(0o755)
 
 
-def test_a_tree_that_is_too_large_is_not_begun(root: Path, tmp_path: Path) -> None:
+def test_a_tree_over_a_limit_is_not_restored(root: Path, tmp_path: Path) -> None:
     put(root, "a", b"12345")
     put(root, "b", b"12345")
     with Holdfast(str(tmp_path / "agents.db")) as hf:
@@ -214,7 +215,9 @@ def test_a_tree_that_is_too_large_is_not_begun(root: Path, tmp_path: Path) -> No
 
 @examples(max_examples=25)
 @given(seed=st.integers(0, 2**32), changes=st.integers(1, 15))
-def test_any_tree_comes_back_from_any_change(seed: int, changes: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_tree_is_restored_after_any_change(
+    seed: int, changes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     tmp_path = tmp_path_factory.mktemp("any")
     random, root = Random(seed), tmp_path / "around" / "tree"
     root.parent.mkdir()
@@ -228,16 +231,16 @@ def test_any_tree_comes_back_from_any_change(seed: int, changes: int, tmp_path_f
         for _ in range(changes):
             change(root, random)
         after, second = fingerprint(root), acme.workspaces.capture(run, root, ignore_defaults=False).snapshot
-        for snapshot, wanted in ((first, before), (second, after), (first, before)):
+        for snapshot, expected in ((first, before), (second, after), (first, before)):
             acme.workspaces.restore(snapshot.id, root, replace=True)
-            assert fingerprint(root) == wanted, seed
+            assert fingerprint(root) == expected, seed
         acme.workspaces.restore(second.id, tmp_path / "new")
         assert fingerprint(tmp_path / "new") == after
         assert surroundings(root) == around
     shutil.rmtree(tmp_path)
 
 
-def test_the_event_loop_restores_as_well(root: Path, tmp_path: Path) -> None:
+def test_an_async_restore_works(root: Path, tmp_path: Path) -> None:
     grow(root, Random(4), 30)
     put(root, "large", Random(2).randbytes(20_000_000))
     before = fingerprint(root)

@@ -15,13 +15,14 @@ import pytest
 
 from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.errors import Conflict, NotFound
+from tests.errors import raises
 
 TURNS = 25
 
 
 @dataclass(frozen=True)
 class Node:
-    """What everything was like when a step was committed."""
+    """The state when a step was committed."""
 
     above: Node | None
     states: tuple[int, ...] = ()
@@ -42,13 +43,13 @@ class Node:
 
 @dataclass
 class Jump:
-    """A rewind, and what it takes to undo it."""
+    """A rewind, with the state needed to undo it."""
 
     id: str
     came_from: Node
     led_to: Node
     shown: tuple[str, ...] | None
-    """What the session showed before; nothing if the rewind had nothing to hide."""
+    """The messages shown before; ``None`` if the rewind hid none."""
     calls: tuple[str, ...]
     is_undone: bool = False
 
@@ -62,7 +63,7 @@ class Model:
     open_calls: tuple[str, ...] = ()
     jumps: list[Jump] = field(default_factory=list)
     begin: tuple[str, ...] | None = None
-    """What was shown before the first message of the first step; known once there is one."""
+    """The messages shown before the first step; known once there is a step."""
 
     def messages_at(self, node: Node) -> tuple[str, ...]:
         if node.number:
@@ -70,8 +71,8 @@ class Model:
         return self.shown if self.begin is None else self.begin
 
     def to_redo(self) -> Jump | None:
-        found = [jump for jump in self.jumps if not jump.is_undone and jump.led_to is self.at]
-        return found[-1] if found else None
+        result = [jump for jump in self.jumps if not jump.is_undone and jump.led_to is self.at]
+        return result[-1] if result else None
 
 
 class Pair:
@@ -126,7 +127,7 @@ class Pair:
             iteration=model.at.number + 1,
             state=self.count,
             messages=[NewMessage(role="assistant", content=name)],
-            tool_calls=[ToolOutcome(id=each, result=name) for each in calls],
+            tool_calls=[ToolOutcome(id=call, result=name) for call in calls],
             usage=Usage(input_tokens=2, output_tokens=1),
         )
         self.acme.leases.release(self.run, epoch=epoch)
@@ -153,14 +154,14 @@ class Pair:
         model = self.model
         number = self.random.randint(0, model.at.number)
         node = model.at.up_to(number)
-        done = self.acme.workspaces.rewind(self.run, number, None).rewind
-        assert (done.from_step, done.to_step) == (model.at.number, number)
-        said = model.messages_at(node)
+        result = self.acme.workspaces.rewind(self.run, number, None).rewind
+        assert (result.from_step, result.to_step) == (model.at.number, number)
+        message = model.messages_at(node)
         if number == 0 and model.at.number == 0:
-            said = model.shown  # no step has said anything, so there is nothing to go back to
-        before = None if said == model.shown else model.shown
-        model.jumps.append(Jump(done.id, model.at, node, before, model.open_calls))
-        model.at, model.shown, model.open_calls = node, said, ()
+            message = model.shown  # no step has said anything, so there is nothing to go back to
+        before = None if message == model.shown else model.shown
+        model.jumps.append(Jump(result.id, model.at, node, before, model.open_calls))
+        model.at, model.shown, model.open_calls = node, message, ()
 
     def redo(self) -> None:
         model = self.model
@@ -170,7 +171,7 @@ class Pair:
             jump = self.random.choice(model.jumps)
         is_there = jump is not None and jump.led_to is model.at and not jump.is_undone and not model.open_calls
         if jump is not None and jump.is_undone:
-            return  # what is redone is answered with what it was: the contract says so
+            return  # a repeated redo returns the first result: see the contract
         if not is_there:
             with pytest.raises(Conflict):
                 self.acme.workspaces.redo(self.run, id=jump.id if by_id and jump else None)
@@ -183,12 +184,12 @@ class Pair:
             model.shown = jump.shown
 
     def compare(self, what: str) -> None:
-        """The run is what the model says it is."""
+        """Compare the run with the model."""
         acme, model = self.acme, self.model
         run = acme.runs.get(self.run)
         steps = list(acme.steps.list(self.run))
         calls = acme.tool_calls.list(self.run)
-        there: dict[str, Any] = {
+        existing: dict[str, Any] = {
             "iteration": run.iteration,
             "states": tuple(step.state for step in steps),
             "numbers": [step.iteration for step in steps],
@@ -198,7 +199,7 @@ class Pair:
             "said": self.said(),
         }
         number = model.at.number
-        wanted = {
+        expected = {
             "iteration": number,
             "states": model.at.states,
             "numbers": [*range(1, number + 1)],
@@ -207,18 +208,18 @@ class Pair:
             "open": set(model.open_calls),
             "said": model.shown,
         }
-        assert there == wanted, what
+        assert existing == expected, what
         session = acme.sessions.get(self.session)
         assert session.message_count == len(model.shown)
         loaded = acme.runs.load(self.run)
         assert (loaded.step.state if loaded.step else None) == (model.at.states[-1] if number else None)
 
     def said(self) -> tuple[str, ...]:
-        return tuple(each.content[0]["text"] for each in self.acme.messages.list(self.session))
+        return tuple(message.content[0]["text"] for message in self.acme.messages.list(self.session))
 
 
 def play(acme: TenantHandle, seeds: Sequence[int], turns: int) -> int:
-    """Histories, one after the other; how often runs came back."""
+    """Play histories; return the number of redos."""
     redone = 0
     for seed in seeds:
         pair = Pair(acme, seed)
@@ -245,7 +246,7 @@ def test_many_random_histories_agree_with_the_model(url: str) -> None:
         play(hf.tenant("acme"), range(1_000, 1_300), 80)
 
 
-def test_the_model_would_notice_a_message_or_a_call_too_many() -> None:
+def test_the_model_detects_an_extra_message_or_call() -> None:
     with Holdfast(":memory:") as hf:
         pair = Pair(hf.tenant("acme"), 1)
         pair.step()
@@ -261,16 +262,16 @@ def test_the_model_would_notice_a_message_or_a_call_too_many() -> None:
             pair.compare("a call")
 
 
-def test_a_run_that_never_took_a_step_goes_back_to_its_beginning() -> None:
+def test_a_run_without_steps_is_rewound_to_its_beginning() -> None:
     with Holdfast(":memory:") as hf:
         pair = Pair(hf.tenant("acme"), 1)
         pair.intend()
         pair.say()
-        done = pair.acme.workspaces.rewind(pair.run, 0, None)
-        assert (done.rewind.from_step, done.rewind.to_step) == (0, 0)
+        result = pair.acme.workspaces.rewind(pair.run, 0, None)
+        assert (result.rewind.from_step, result.rewind.to_step) == (0, 0)
         assert list(pair.acme.tool_calls.list(pair.run)) == []
-        assert pair.said() == ("go", "2"), "nothing was said by the run, so nothing is taken back"
+        assert pair.said() == ("go", "2"), "the run has no messages to rewind"
         pair.acme.workspaces.redo(pair.run)
         assert [call.id for call in pair.acme.tool_calls.list(pair.run)] == ["call 1"]
-        with pytest.raises(NotFound, match="no step 1"):
+        with raises(NotFound, noun="step", key="1"):
             pair.acme.workspaces.rewind(pair.run, 1, None)

@@ -1,4 +1,4 @@
-"""What else a rewind promises, on each engine in one style: the contract has the rest on every leg."""
+"""Further promises of rewinds, on each engine in one style; the contract covers the others on every leg."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from holdfast import Limits, NewToolCall, ToolOutcome
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from tests.contract.cases import Case, World, contract, play
 from tests.contract.cases.rewinds import all_of, come_back, gone_back, one_step, worked
-from tests.contract.cases.runs import claimed, stepped
-from tests.contract.cases.tool_calls import taken_over
+from tests.contract.cases.runs import claim_run, commit_step
+from tests.contract.cases.tool_calls import take_over
 from tests.contract.cases.world import raises, uuid_of
 from tests.contract.legs import postgres_legs, sqlite_legs
 
 
 @contract()
-async def a_rewound_run_waits_and_goes_on_from_there_another_way(world: World) -> None:
+async def a_rewound_run_waits_and_continues_another_way(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world)
     await acme.leases.release(run.id, epoch=run.epoch)
     await gone_back(acme, run, 2)
     assert await acme.leases.claim("heir") is None, "it waits until it is resumed"
     with raises(Fenced):
-        await stepped(acme, run)
+        await commit_step(acme, run)
     await acme.runs.resume(run.id)
     heir = await acme.leases.claim("heir")
     assert heir is not None
@@ -36,7 +36,7 @@ async def a_rewound_run_waits_and_goes_on_from_there_another_way(world: World) -
 
 
 @contract()
-async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
+async def a_redo_never_loses_later_work(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 3)
     await acme.leases.release(run.id, epoch=run.epoch)
@@ -46,9 +46,9 @@ async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
     heir = await acme.leases.claim("heir")
     assert heir is not None
     await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[NewToolCall(id="new", tool_name="t")])
-    with raises(Conflict, saying="gone on since"):
+    with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=first.id, epoch=heir.epoch)
-    await stepped(acme, heir, tool_calls=[ToolOutcome(id="new")])
+    await commit_step(acme, heir, tool_calls=[ToolOutcome(id="new")])
     await acme.leases.release(run.id, epoch=heir.epoch)
     another_way = await all_of(acme, run)
     for asked in (None, first.id):
@@ -56,7 +56,7 @@ async def what_a_run_did_since_is_not_lost_by_a_redo(world: World) -> None:
             await acme.rewinds.redo(run.id, id=asked)
     second = await gone_back(acme, run, 1)
     await come_back(acme, run, id=first.id)
-    assert (await all_of(acme, run))[1:] == at_3[1:], "and what came instead lies with the other rewind"
+    assert (await all_of(acme, run))[1:] == at_3[1:], "and the replaced steps belong to the other rewind"
     await gone_back(acme, run, 1)
     await come_back(acme, run, id=second.id)
     assert await all_of(acme, run) == another_way
@@ -76,12 +76,12 @@ async def the_same_number_reached_another_way_is_another_step(world: World) -> N
     await acme.leases.release(run.id, epoch=heir.epoch)
     with raises(Conflict, saying="no rewind led"):
         await acme.rewinds.redo(run.id)
-    with raises(Conflict, saying="gone on since"):
+    with raises(Conflict, saying="has continued since"):
         await acme.rewinds.redo(run.id, id=upper.id)
 
 
 @contract()
-async def who_holds_a_run_may_rewind_it_and_nobody_else(world: World) -> None:
+async def only_the_holder_of_a_run_may_rewind_it(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 2)
     for refused, error in ((None, Conflict), (run.epoch - 1, Fenced), (run.epoch + 1, Conflict)):
@@ -99,7 +99,7 @@ async def who_holds_a_run_may_rewind_it_and_nobody_else(world: World) -> None:
     )
     await come_back(acme, run, epoch=run.epoch)
     assert await all_of(acme, run) == before
-    heir = await taken_over(acme, run)
+    heir = await take_over(acme, run)
     with raises(Fenced):
         await acme.rewinds.begin(run.id, to_step=1, epoch=run.epoch)
     await acme.rewinds.begin(run.id, to_step=1, epoch=heir.epoch)
@@ -120,38 +120,38 @@ async def a_rewind_is_finished_before_the_next(world: World) -> None:
     with raises(Conflict, saying="not finished"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.rewinds.finish(redo.id)
-    assert (await acme.runs.get(run.id)).status == "pending", "as it was"
+    assert (await acme.runs.get(run.id)).status == "pending", "unchanged"
     assert await acme.leases.claim("heir") is not None
 
 
 @contract()
 async def calls_that_were_open_at_a_step_are_open_again(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme)
+    run = await claim_run(acme)
     new = [NewToolCall(id=safety, tool_name="t", safety=safety) for safety in ("idempotent", "at_most_once", "ask")]
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[*new, NewToolCall(id="quick", tool_name="t")])
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="decided", tool_name="t", hold=True)])
-    await stepped(acme, run, tool_calls=[ToolOutcome(id="quick", result=1)])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id="quick", result=1)])
     await acme.tool_calls.cancel(run.id, "decided", reason="no")
     world.clock.advance(1)
-    await stepped(acme, run)
+    await commit_step(acme, run)
     world.clock.advance(1)
-    await stepped(acme, run, tool_calls=[ToolOutcome(id=each.id, result=2) for each in new])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id=call.id, result=2) for call in new])
     await acme.leases.release(run.id, epoch=run.epoch)
     before = await all_of(acme, run)
     await gone_back(acme, run, 1)
-    actions = {each.call.id: each.action for each in await acme.tool_calls.pending(run.id)}
+    actions = {call.call.id: call.action for call in await acme.tool_calls.pending(run.id)}
     assert actions == {"idempotent": "run", "at_most_once": "report", "ask": "ask"}
     calls = {call.id: call for call in await acme.tool_calls.list(run.id)}
     assert (calls["quick"].status, calls["quick"].step, calls["quick"].result) == ("finished", 1, 1)
-    assert (calls["decided"].status, calls["decided"].step) == ("cancelled", None), "decided in the same moment"
+    assert (calls["decided"].status, calls["decided"].step) == ("cancelled", None), "recorded in the same transaction"
     assert (calls["ask"].result, calls["ask"].finished_at) == (None, None)
     await come_back(acme, run)
     assert await all_of(acme, run) == before
 
 
 @contract()
-async def a_rewind_to_where_the_run_is_takes_back_what_it_had_begun(world: World) -> None:
+async def a_rewind_to_the_current_step_drops_open_calls(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 1)
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="begun", tool_name="t")])
@@ -166,7 +166,7 @@ async def a_rewind_to_where_the_run_is_takes_back_what_it_had_begun(world: World
 
 
 @contract()
-async def runs_that_later_steps_have_started_are_let_go_and_found_again(world: World) -> None:
+async def child_runs_of_rewound_steps_are_detached_and_reattached(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 1)
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="below", tool_name="t")])
@@ -175,7 +175,7 @@ async def runs_that_later_steps_have_started_are_let_go_and_found_again(world: W
     with raises(Conflict, saying="cancel it first"):
         await acme.rewinds.begin(run.id, to_step=1, epoch=run.epoch)
     await acme.runs.cancel(child.id)
-    await stepped(acme, run, tool_calls=[ToolOutcome(id="below", result="cancelled")])
+    await commit_step(acme, run, tool_calls=[ToolOutcome(id="below", result="cancelled")])
     await gone_back(acme, run, 1, epoch=run.epoch)
     assert (await acme.runs.get(child.id)).parent_call_id is None
     await come_back(acme, run, epoch=run.epoch)
@@ -195,7 +195,7 @@ async def a_session_that_no_longer_shows_the_step_is_not_rewound(world: World) -
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.branches.switch(run.session_id, 0)
     assert await all_of(acme, run) == before
-    other = await claimed(acme, run.session_id)
+    other = await claim_run(acme, run.session_id)
     with raises(Conflict, saying="same session"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.runs.cancel(other.id)
@@ -213,14 +213,14 @@ async def rewinds_are_listed_the_last_first(world: World) -> None:
     made.reverse()
     page = await acme.rewinds.list(run.id, limit=3)
     rest = await acme.rewinds.list(run.id, limit=3, cursor=page.next)
-    assert [each.id for each in page] + [each.id for each in rest] == made
+    assert [rewind.id for rewind in page] + [rewind.id for rewind in rest] == made
     assert rest.next is None
     with raises(LimitExceeded, saying="list_rows"):
         await acme.rewinds.list(run.id)
 
 
 @contract()
-async def what_cannot_be_rewound_is_refused(world: World) -> None:
+async def invalid_rewinds_are_refused(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world, 1)
     await acme.leases.release(run.id, epoch=run.epoch)
@@ -232,11 +232,11 @@ async def what_cannot_be_rewound_is_refused(world: World) -> None:
         with raises(NotFound, saying="no step"):
             await acme.rewinds.begin(run.id, to_step=step)
     for missing in (
-        partial(acme.rewinds.begin, uuid_of("nobody"), to_step=0),
-        partial(acme.rewinds.redo, uuid_of("nobody")),
-        partial(acme.rewinds.get, uuid_of("nobody")),
-        partial(acme.rewinds.finish, uuid_of("nobody")),
-        partial(acme.rewinds.redo, run.id, id=uuid_of("nobody")),
+        partial(acme.rewinds.begin, uuid_of("absent"), to_step=0),
+        partial(acme.rewinds.redo, uuid_of("absent")),
+        partial(acme.rewinds.get, uuid_of("absent")),
+        partial(acme.rewinds.finish, uuid_of("absent")),
+        partial(acme.rewinds.redo, run.id, id=uuid_of("absent")),
         partial(world.tenant("zenith").rewinds.begin, run.id, to_step=0),
     ):
         with raises(NotFound):
@@ -248,7 +248,7 @@ async def what_cannot_be_rewound_is_refused(world: World) -> None:
     rewind = await gone_back(acme, other, 0, epoch=other.epoch)
     with raises(NotFound, saying="has no rewind"):
         await acme.rewinds.redo(run.id, id=rewind.id)
-    with raises(Conflict, saying="another rewind"):
+    with raises(Conflict, saying="already exists"):
         await acme.rewinds.begin(run.id, to_step=0, id=rewind.id)
     assert [*await world.tenant("zenith").rewinds.list(run.id)] == []
 

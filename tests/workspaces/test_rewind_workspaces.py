@@ -1,4 +1,4 @@
-"""A run goes back with its files and its conversation, and comes back: both engines, in a thread and in an event loop."""
+"""A run is rewound and redone with its files and its conversation: both engines, blocking and asynchronous."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast import Limits, NewMessage
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from holdfast.trees import restore
 from holdfast.workspaces.rewind import DAY_S, Rewinder
+from tests.errors import raises
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 from tests.workspaces.worlds import World
 
@@ -21,7 +22,7 @@ STEPS = 4
 
 
 class Work:
-    """A run that writes files: what everything was like after each of its steps."""
+    """A run that writes files, with the state after each of its steps."""
 
     def __init__(self, world: World, root: Path, *, steps: int = STEPS) -> None:
         self.world, self.root, self.acme = world, root, world.acme
@@ -60,7 +61,7 @@ class Work:
         self.then[number], self.files[number] = self.everything()[1:], fingerprint(self.root)
 
     def everything(self) -> list[Any]:
-        """All that a rewind moves, beside files and the epoch."""
+        """Everything that a rewind changes, except files and the epoch."""
         do, acme, run = self.world.do, self.acme, self.world.run_id
         return [
             replace(do(acme.runs.get(run)), epoch=0),
@@ -95,15 +96,15 @@ def plain(small: World, tmp_path: Path) -> Work:
     return Work(small, tmp_path / "tree")
 
 
-def test_files_state_and_conversation_go_back_together_and_come_back_exactly(work: Work) -> None:
+def test_files_state_and_conversation_are_rewound_and_redone_together(work: Work) -> None:
     put(work.root, "not captured yet", b"dirty")
     (work.root / "README").unlink()
     before, files = work.everything(), fingerprint(work.root)
-    done = work.rewind(2)
+    result = work.rewind(2)
     assert work.is_at(2)
-    assert (done.rewind.status, done.rewind.from_step, done.rewind.to_step) == ("rewound", 4, 2)
-    assert (done.rewind.path, done.rewind.dirty) == (str(work.root), done.dirty.id)
-    assert (done.dirty.kind, done.dirty.step) == ("dirty", 4)
+    assert (result.rewind.status, result.rewind.from_step, result.rewind.to_step) == ("rewound", 4, 2)
+    assert (result.rewind.path, result.rewind.dirty) == (str(work.root), result.dirty.id)
+    assert (result.dirty.kind, result.dirty.step) == ("dirty", 4)
     assert work.run.status == "waiting"
     back = work.redo()
     assert back.rewind.status == "redone"
@@ -120,7 +121,7 @@ def test_files_state_and_conversation_go_back_together_and_come_back_exactly(wor
     assert fingerprint(work.root) == files
 
 
-def test_going_on_after_a_rewind_is_another_way_and_both_stay(plain: Work) -> None:
+def test_a_rewound_run_takes_another_way_and_both_are_kept(plain: Work) -> None:
     work = plain
     first = work.rewind(1)
     work.world.do(work.acme.runs.resume(work.world.run_id))
@@ -141,7 +142,7 @@ def test_going_on_after_a_rewind_is_another_way_and_both_stay(plain: Work) -> No
     assert fingerprint(work.root) == files
 
 
-def test_what_was_changed_after_a_rewind_is_captured_before_the_redo(plain: Work) -> None:
+def test_changes_after_a_rewind_are_captured_before_the_redo(plain: Work) -> None:
     work = plain
     work.rewind(2)
     put(work.root, "tried by hand", b"precious")
@@ -150,29 +151,29 @@ def test_what_was_changed_after_a_rewind_is_captured_before_the_redo(plain: Work
     assert work.acme.snapshots.read(redone.dirty.id, "tried by hand") == b"precious"
 
 
-def test_the_files_may_have_moved(plain: Work, tmp_path: Path) -> None:
+def test_a_rewind_may_use_another_directory(plain: Work, tmp_path: Path) -> None:
     work, elsewhere = plain, tmp_path / "elsewhere"
     work.rewind(3)
     shutil.copytree(work.root, elsewhere, symlinks=True)
     shutil.rmtree(work.root)
     with pytest.raises(NotFound):
         work.redo()
-    assert work.run.iteration == 3, "nothing was begun"
+    assert work.run.iteration == 3, "no rewind was begun"
     work.redo(path=elsewhere)
     assert fingerprint(elsewhere) == work.files[4]
     assert work.run.iteration == 4
 
 
-def test_without_a_path_files_are_left_alone(plain: Work) -> None:
+def test_a_rewind_without_a_path_leaves_the_files(plain: Work) -> None:
     work = plain
-    done = work.rewind(1, path=None)
-    assert (done.dirty, done.rewind.path, work.run.iteration) == (None, None, 1)
+    result = work.rewind(1, path=None)
+    assert (result.dirty, result.rewind.path, work.run.iteration) == (None, None, 1)
     assert fingerprint(work.root) == work.files[4]
     work.redo()
     assert work.is_at(4)
 
 
-def test_a_step_without_a_snapshot_has_that_of_the_step_before(plain: Work) -> None:
+def test_a_step_without_a_snapshot_uses_the_previous_step(plain: Work) -> None:
     work = plain
     work.epoch = work.world.do(work.acme.leases.claim("me", run_id=work.world.run_id)).epoch
     for number in (5, 6):
@@ -183,18 +184,18 @@ def test_a_step_without_a_snapshot_has_that_of_the_step_before(plain: Work) -> N
     assert fingerprint(work.root) == work.files[4]
 
 
-def test_where_there_is_no_snapshot_nothing_is_begun(small: World, tmp_path: Path) -> None:
+def test_a_rewind_without_a_snapshot_is_not_begun(small: World, tmp_path: Path) -> None:
     run = small.do(small.acme.leases.claim("me", run_id=small.run_id))
     small.acme.runs.step(small.run_id, epoch=run.epoch, iteration=1, state=None)
     small.acme.leases.release(small.run_id, epoch=run.epoch)
     put(tmp_path / "tree", "file", b"1")
-    with pytest.raises(NotFound, match="no snapshot of step"):
+    with raises(NotFound, noun="snapshot"):
         small.acme.workspaces.rewind(small.run_id, 1, tmp_path / "tree")
     assert [*small.acme.rewinds.list(small.run_id)] == []
     assert small.acme.snapshots.find(small.run_id) is None
 
 
-def test_somebody_elses_run_is_not_rewound(plain: Work) -> None:
+def test_a_run_held_by_another_worker_is_not_rewound(plain: Work) -> None:
     work = plain
     held = work.acme.leases.claim("me", run_id=work.world.run_id)
     with pytest.raises(Conflict, match="held by me"):
@@ -207,22 +208,22 @@ def test_somebody_elses_run_is_not_rewound(plain: Work) -> None:
     assert work.is_at(2)
 
 
-def test_snapshots_are_kept_for_as_long_as_the_rewind_asks(plain: Work) -> None:
+def test_a_rewind_keeps_snapshots_as_long_as_requested(plain: Work) -> None:
     work = plain
     for days, kept in ((30, 30), (90, 90), (365, 90)):
         work.rewind(2, keep_snapshots_for=days)
         policy = work.acme.retention.policy(run_id=work.world.run_id)
         assert policy.grace_s == kept * DAY_S, f"{days} days"
     for wrong in (-1, True, 1.5, "7"):
-        with pytest.raises(InvalidInput, match="keep_snapshots_for"):
+        with raises(InvalidInput, field="keep_snapshots_for"):
             work.rewind(1, keep_snapshots_for=wrong)
     assert work.is_at(2)
 
 
-def test_the_oldest_snapshot_can_be_gone_back_to_when_there_are_as_many_as_are_kept(tmp_path: Path) -> None:
+def test_a_full_run_can_be_rewound_to_its_oldest_snapshot(tmp_path: Path) -> None:
     small = World(str(tmp_path / "agents.db"), limits=Limits(snapshots_per_run=10))
     work = Work(small, tmp_path / "tree", steps=12)
-    kept = [each.step for each in small.acme.snapshots.list(run_id=small.run_id)]
+    kept = [snapshot.step for snapshot in small.acme.snapshots.list(run_id=small.run_id)]
     assert len(kept) == 10
     put(work.root, "dirty", b"1")
     work.rewind(min(kept))
@@ -239,7 +240,7 @@ class Died(BaseException):
 POINTS = ("captured", "begun", "removing", "written", "settled", "restored")
 
 
-def test_a_death_between_any_two_operations_is_made_good(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_between_any_two_operations_is_recovered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     put(work.root, "dirty", b"precious")
     before, files = work.everything(), fingerprint(work.root)
     for point in POINTS:
@@ -250,18 +251,18 @@ def test_a_death_between_any_two_operations_is_made_good(work: Work, monkeypatch
                 _die(patched, point)
                 with pytest.raises(Died):
                     work.rewind(2) if way == "rewind" else work.redo()
-            _made_good(work, point, way)
+            _recover(work, point, way)
             assert work.everything() == before, (point, way)
             assert fingerprint(work.root) == files, (point, way)
 
 
-def _made_good(work: Work, point: str, way: str) -> None:
-    """Finish what was broken off, as another process would, and bring it all back."""
+def _recover(work: Work, point: str, way: str) -> None:
+    """Finish the interrupted rewind, as another process would, and redo it."""
     work.acme._scope.shared.pop("workspaces", None)  # what a process knew that has died
     is_begun = point != "captured"
     assert len(work.world.do(work.acme.rewinds.pending())) == is_begun
     if is_begun:
-        assert work.run.status == "waiting", "nobody drives it on files of another step"
+        assert work.run.status == "waiting", "no worker drives it on files of another step"
     assert len(work.world.do(work.acme.workspaces.finish_rewinds())) == is_begun
     if way == "rewind":
         if not is_begun:
@@ -298,19 +299,19 @@ def _die(patched: pytest.MonkeyPatch, point: str) -> None:
         for name in ("begin", "redo"):
             patched.setattr(f"holdfast.stores.workspace.rewinds.AsyncRewinds.{name}", dies_waiting)
     elif point == "begun":
-        patched.setattr(Rewinder, "_bring", dies_waiting)
+        patched.setattr(Rewinder, "_restore", dies_waiting)
     elif point == "restored":
         patched.setattr("holdfast.stores.workspace.rewinds.AsyncRewinds.finish", dies_waiting)
     else:
         name = {"removing": "_write_files", "written": "_touch", "settled": "_settle"}[point]
-        patched.setattr(restore._Restoring, name, dies)
+        patched.setattr(restore._Restorer, name, dies)
 
 
-def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
+def test_a_file_changed_during_a_rewind_is_captured_again(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
-    run = restore._Restoring.run
+    run = restore._Restorer.run
     turns = []
 
     def disturbed(self: Any, plan: Any) -> Any:
@@ -319,20 +320,20 @@ def test_a_file_that_changes_meanwhile_is_captured_again_and_not_lost(
             put(work.root, "shared/counter", b"written at the last moment")
         return run(self, plan)
 
-    monkeypatch.setattr(restore._Restoring, "run", disturbed)
+    monkeypatch.setattr(restore._Restorer, "run", disturbed)
     work.rewind(2)
     assert work.is_at(2)
     assert len(turns) == 2
-    dirty = [each.id for each in work.acme.snapshots.list(run_id=work.world.run_id, kind="dirty")]
-    contents = [work.acme.snapshots.read(each, "shared/counter") for each in dirty]
+    dirty = [snapshot.id for snapshot in work.acme.snapshots.list(run_id=work.world.run_id, kind="dirty")]
+    contents = [work.acme.snapshots.read(snapshot_id, "shared/counter") for snapshot_id in dirty]
     assert b"written at the last moment" in contents
 
 
-def test_who_never_stops_writing_is_told_and_nothing_is_lost(
+def test_a_rewind_of_a_constantly_changing_directory_fails_without_loss(
     plain: Work, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:
     work = plain
-    run = restore._Restoring.run
+    run = restore._Restorer.run
     turns: list[int] = []
 
     def disturbed(self: Any, plan: Any) -> Any:
@@ -341,7 +342,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
         return run(self, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(restore._Restoring, "run", disturbed)
+        patched.setattr(restore._Restorer, "run", disturbed)
         with pytest.raises(Stale):
             work.rewind(2)
     assert work.run.status == "waiting"
@@ -349,7 +350,7 @@ def test_who_never_stops_writing_is_told_and_nothing_is_lost(
     assert work.is_at(2)
 
 
-def test_progress_is_told(plain: Work) -> None:
+def test_progress_is_reported(plain: Work) -> None:
     told: list[int] = []
     plain.rewind(1, on_progress=told.append)
     assert sum(told) > 3

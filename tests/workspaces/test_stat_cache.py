@@ -1,4 +1,4 @@
-"""What is known of files: used only where it holds, and worth nothing but time."""
+"""The cache of file states: used only where it is valid, and only to save time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SECOND = 10**9
 
 
 def cache_file(tmp_path: Path) -> Path:
-    (found,) = (tmp_path / "w.db.cache").iterdir()
-    return found
+    (result,) = (tmp_path / "w.db.cache").iterdir()
+    return result
 
 
-def rewritten(path: Path, content: bytes) -> None:
+def rewrite_hidden(path: Path, content: bytes) -> None:
     """Other bytes in the same file, of the same length and with the same time of the last change."""
     before = path.stat()
     assert len(content) == before.st_size
@@ -32,21 +32,21 @@ def rewritten(path: Path, content: bytes) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_file_that_hides_its_change_is_seen_by_its_ctime(small: World, tree: Path, later: None) -> None:
+def test_a_hidden_change_is_detected_by_the_ctime(small: World, tree: Path, later: None) -> None:
     small.capture(tree)
-    rewritten(tree / "README.md", b"# B tree\n")
+    rewrite_hidden(tree / "README.md", b"# B tree\n")
     second = small.capture(tree)
     assert second.changed == 1
     assert small.acme.snapshots.read(second.snapshot.id, "README.md") == b"# B tree\n"
 
 
-def test_what_was_written_just_before_is_read_again(small: World, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recently_written_files_are_read_again(small: World, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the file system stands still: nothing tells a second change from the first but the content."""
     monkeypatch.setattr(stat_cache, "GRAIN_NS", 600 * SECOND)  # however long it takes to get here
     small.capture(tree)
     key = next(iter(small.acme.workspaces._async._scope.shared["workspaces"]))
     pictures = small.acme.workspaces._async._scope.shared["workspaces"]
-    assert not pictures[key].stats, "everything here was written a moment ago"
+    assert not pictures[key].stats, "all files were written recently"
     # What a clock that stands still would show: another content, and the same of everything that is looked at.
     before = safe_open.stat_of(os.lstat(tree / "README.md"))
     (tree / "README.md").write_bytes(b"# B tree\n")
@@ -78,7 +78,7 @@ def test_when_a_file_is_at_rest(ctime: int, started: int, is_at_rest: bool) -> N
     assert stat_cache.at_rest((0, 0, 0, ctime, 0), started) is is_at_rest
 
 
-def test_the_time_is_that_of_files(tmp_path: Path) -> None:
+def test_the_clock_is_that_of_the_file_system(tmp_path: Path) -> None:
     before = stat_cache.now_ns()
     (tmp_path / "file").touch()
     written = (tmp_path / "file").stat().st_mtime_ns
@@ -86,7 +86,7 @@ def test_the_time_is_that_of_files(tmp_path: Path) -> None:
     assert written - before < 10 * SECOND
 
 
-def test_another_process_goes_on_with_what_is_known(tmp_path: Path, tree: Path, later: None) -> None:
+def test_another_process_uses_the_known_states(tmp_path: Path, tree: Path, later: None) -> None:
     first = World(str(tmp_path / "w.db"), limits=SMALL)
     taken = first.capture(tree).snapshot
     run_id = first.run_id
@@ -101,7 +101,7 @@ def test_another_process_goes_on_with_what_is_known(tmp_path: Path, tree: Path, 
     second.close()
 
 
-def test_a_lost_cache_costs_time_and_no_room(tmp_path: Path, tree: Path, later: None) -> None:
+def test_a_lost_cache_costs_time_and_no_space(tmp_path: Path, tree: Path, later: None) -> None:
     first = World(str(tmp_path / "w.db"), limits=SMALL)
     taken = first.capture(tree).snapshot
     run_id = first.run_id
@@ -113,7 +113,7 @@ def test_a_lost_cache_costs_time_and_no_room(tmp_path: Path, tree: Path, later: 
     second.close()
 
 
-def test_a_damaged_cache_is_no_cache(tmp_path: Path, tree: Path, later: None) -> None:
+def test_a_damaged_cache_is_ignored(tmp_path: Path, tree: Path, later: None) -> None:
     first = World(str(tmp_path / "w.db"), limits=SMALL)
     first.capture(tree)
     run_id = first.run_id
@@ -135,8 +135,8 @@ def test_a_damaged_cache_is_no_cache(tmp_path: Path, tree: Path, later: None) ->
     second.close()
 
 
-def test_a_cache_of_something_else_hides_nothing(tmp_path: Path, tree: Path, later: None) -> None:
-    """It claims to know files that the layer has not, or has otherwise."""
+def test_a_cache_of_another_tree_hides_no_changes(tmp_path: Path, tree: Path, later: None) -> None:
+    """It has states of files that the layer does not contain, or contains differently."""
     first = World(str(tmp_path / "w.db"), limits=SMALL)
     first.capture(tree)
     (picture,) = first.acme.workspaces._async._scope.shared["workspaces"].values()
@@ -152,13 +152,13 @@ def test_a_cache_of_something_else_hides_nothing(tmp_path: Path, tree: Path, lat
     second.close()
 
 
-def test_a_cache_whose_layer_is_gone_is_forgotten(tmp_path: Path, tree: Path, later: None) -> None:
+def test_a_cache_of_a_removed_layer_is_ignored(tmp_path: Path, tree: Path, later: None) -> None:
     first = World(str(tmp_path / "w.db"), limits=SMALL)
     taken = first.capture(tree).snapshot
     run_id = first.run_id
     first.acme.snapshots.delete([taken.id], reason="test")
     again = first.capture(tree)
-    assert again.snapshot.layer_id != taken.layer_id, "the picture in memory was of no use"
+    assert again.snapshot.layer_id != taken.layer_id, "the tree cached in memory was not used"
     first.acme.snapshots.delete([again.snapshot.id], reason="test")
     first.close()
     second = World(str(tmp_path / "w.db"), limits=SMALL)
@@ -167,7 +167,7 @@ def test_a_cache_whose_layer_is_gone_is_forgotten(tmp_path: Path, tree: Path, la
     second.close()
 
 
-def test_where_nothing_can_be_written_there_is_no_cache(tmp_path: Path, tree: Path) -> None:
+def test_an_unwritable_cache_directory_is_no_error(tmp_path: Path, tree: Path) -> None:
     (tmp_path / "w.db.cache").write_bytes(b"a file where the directory should be")
     world = World(str(tmp_path / "w.db"), limits=SMALL)
     captured = world.capture(tree)
@@ -175,7 +175,7 @@ def test_where_nothing_can_be_written_there_is_no_cache(tmp_path: Path, tree: Pa
     world.close()
 
 
-def test_only_so_many_pictures_are_kept(tmp_path: Path) -> None:
+def test_the_number_of_cached_trees_is_limited(tmp_path: Path) -> None:
     world = World(str(tmp_path / "w.db"), limits=SMALL)
     for number in range(12):
         make(tmp_path / f"tree {number}", {"file": b"%d" % number})
@@ -186,7 +186,7 @@ def test_only_so_many_pictures_are_kept(tmp_path: Path) -> None:
     world.close()
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_a_saved_cache_is_loaded_unchanged(tmp_path: Path) -> None:
     stats = {
         "plain": (stat.S_IFREG | 0o644, 5, 7, 11, 13),
         "not \udcff utf-8": (stat.S_IFLNK | 0o777, 2**40, -5, 2**62, 2**62),
@@ -211,7 +211,7 @@ def test_an_inode_of_sixty_four_bits_is_read_again(tmp_path: Path) -> None:
     assert loaded.stats["file"][:4] == stats["file"][:4]
 
 
-def test_only_what_fits_an_entry_is_believed() -> None:
+def test_only_states_that_match_an_entry_are_used() -> None:
     entry = TreeEntry("file", "file", 0o644, 7, 5)
     good = (stat.S_IFREG | 0o644, 5, 7, 11, 13)
     assert stat_cache.matching_stats({"file": good}, {"file": entry}) == {"file": good}

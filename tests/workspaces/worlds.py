@@ -1,4 +1,4 @@
-"""Trees on disk and in snapshots, described alike, and handles of either engine, called either way."""
+"""Trees on disk and in snapshots in one form, and handles of either engine, blocking or asynchronous."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
         self.run_id: str = self.do(self.acme.runs.start(self.session.id)).id
 
     def do(self, called: Any) -> Any:
-        """What a call comes to."""
+        """Return the result of a call."""
         return called if self.runner is None else self.runner.run(called)
 
     def capture(self, path: Path | str, **arguments: Any) -> CaptureResult:
@@ -41,7 +41,7 @@ class World:
         return captured
 
     def described(self, snapshot: Snapshot | str) -> Described:
-        """What is in a snapshot."""
+        """Return the content of a snapshot."""
         id = snapshot if isinstance(snapshot, str) else snapshot.id
         tree: Tree = self.do(self.acme.snapshots.tree(id))
         return {path: self._described(id, tree, path) for path in sorted(tree.entries)}
@@ -53,15 +53,15 @@ class World:
         return entry.kind, entry.mode, entry.mtime_ns, content
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all handles."""
         self.do(self.holdfast.close())
         if self.runner is not None:
             self.runner.close()
 
 
 def on_disk(root: Path) -> Described:
-    """What is in a directory, as ``World.described`` puts it."""
-    found: Described = {}
+    """Return the content of a directory, in the form of ``World.described``."""
+    result: Described = {}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             path = os.path.join(folder, name)
@@ -74,8 +74,8 @@ def on_disk(root: Path) -> Described:
                 kind, content = "file", Path(path).read_bytes()  # type: ignore[assignment]
             else:
                 continue
-            found[os.path.relpath(path, root)] = (kind, stat.S_IMODE(now.st_mode), now.st_mtime_ns, content)
-    return dict(sorted(found.items()))
+            result[os.path.relpath(path, root)] = (kind, stat.S_IMODE(now.st_mode), now.st_mtime_ns, content)
+    return dict(sorted(result.items()))
 
 
 def make(root: Path, files: Mapping[str, bytes | str | None]) -> None:
@@ -100,7 +100,7 @@ def at_rest(root: Path) -> None:
             os.utime(path, ns=(now - AN_HOUR_AGO, now - AN_HOUR_AGO), follow_symlinks=False)
 
 
-def ticked() -> None:
+def wait_for_tick() -> None:
     """Wait until the clock of files has moved on: what changes now shows it."""
     before = stat_cache.now_ns()
     while stat_cache.now_ns() == before:

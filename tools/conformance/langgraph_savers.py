@@ -45,9 +45,9 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Keep the tests that use our saver."""
     ours, others = [], []
     for item in items:
-        given = item.callspec.params if hasattr(item, "callspec") else {}
-        is_ours = any(given.get(name) == kind for name, kind in OURS.items())
-        needs_server = any(given.get(name, kind) != kind for name, kind in STORES.items())
+        arguments = item.callspec.params if hasattr(item, "callspec") else {}
+        is_ours = any(arguments.get(name) == kind for name, kind in OURS.items())
+        needs_server = any(arguments.get(name, kind) != kind for name, kind in STORES.items())
         (ours if is_ours and not needs_server else others).append(item)
     items[:] = ours
     config.hook.pytest_deselected(items=others)

@@ -1,2 +1,2 @@
-"""Adapters: frameworks that keep their state in Holdfast. Each translates between a framework and the public names, and decides
-nothing. None is imported by Holdfast itself."""
+"""Adapters for frameworks that store their state in Holdfast. Each translates between a framework and the public API, without
+logic of its own. Holdfast itself imports none of them."""

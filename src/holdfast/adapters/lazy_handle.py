@@ -1,4 +1,4 @@
-"""Where something is kept: an address that is opened when it is first needed, or the handle of a tenant."""
+"""A tenant handle that is opened on first use if it is given as an address."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from holdfast import Holdfast, TenantHandle
 from holdfast.errors import InvalidInput
 
 
-class Place:
-    """A tenant of a database. One that was opened here is let go of by ``close``; a handle stays the caller's.
+class LazyHandle:
+    """The handle of a tenant, given as an address or as a handle.
+
+    ``close`` closes a database that was opened here; a handle that was passed in belongs to the caller.
 
     Raises:
-        InvalidInput: ``where`` is neither an address nor the handle of a tenant.
+        InvalidInput: ``where`` is neither an address nor a tenant handle.
     """
 
     def __init__(self, where: str | TenantHandle | None, tenant: str) -> None:
         if where is not None and not isinstance(where, (str, TenantHandle)):
-            raise InvalidInput(f"give a path, a URL or hf.tenant(name), not {type(where).__name__}")
+            raise InvalidInput(
+                f"where must be a path, a URL or hf.tenant(name), not {type(where).__name__}", field="where"
+            )
         self._where, self._tenant = where, tenant
         self._opening = Lock()
         self._opened: Holdfast | None = None
 
     @property
     def address(self) -> str | None:
-        """The address, if it was given by one."""
+        """The address, if the database was given as one."""
         return self._where if isinstance(self._where, str) else None
 
     @property
@@ -32,14 +36,15 @@ class Place:
         """The handle of the tenant.
 
         Raises:
-            InvalidInput: this came out of a checkpoint, which cannot hold a handle.
+            InvalidInput: this object was restored from a checkpoint, which cannot contain a handle.
         """
         if isinstance(self._where, TenantHandle):
             return self._where
         if self._where is None:
             raise InvalidInput(
-                "this was restored from a checkpoint, and the handle it had could not be saved: give it a handle again, "
-                "or use an address such as 'agents.db' from the beginning"
+                "this object was restored from a checkpoint, which cannot contain its handle: pass a handle again, "
+                "or use an address such as 'agents.db' instead of a handle",
+                field="where",
             )
         with self._opening:
             if self._opened is None:
@@ -47,12 +52,12 @@ class Place:
             return self._opened.tenant(self._tenant)
 
     def close(self) -> None:
-        """Let go of the database, if it was opened here. It is opened again when it is needed."""
+        """Close the database, if it was opened here. The next use opens it again."""
         with self._opening:
             if self._opened is not None:
                 self._opened.close()
             self._opened = None
 
-    def __deepcopy__(self, memo: object) -> Place:
-        """Copies of whatever is kept here are kept here: CrewAI copies crews, flows and memories as it likes."""
+    def __deepcopy__(self, memo: object) -> LazyHandle:
+        """Return the same object: CrewAI copies crews, flows and memories, and the copies must share the database."""
         return self

@@ -96,7 +96,7 @@ def networks(ranges: Sequence[str]) -> tuple[Network, ...]:
     try:
         return tuple(_network(text.strip()) for text in ranges if text.strip())
     except ValueError as error:
-        raise InvalidInput(f"not an address range such as 10.0.0.0/8: {error}") from None
+        raise InvalidInput(f"not an address range such as 10.0.0.0/8: {error}", field="ranges") from None
 
 
 def _network(text: str) -> Network:
@@ -190,10 +190,10 @@ class Access:
             self._audit.note(_denial(scope, message, "", "", address))
 
     def _of_network(self, address: str, headers: Mapping[bytes, bytes]) -> Caller:
-        client = unmapped(address)
+        client = parse_address(address)
         if client is not None and any(client in network for network in self._options.trusted):
             name = host_name(headers.get(b"host", b""))
-            if name not in ("", "localhost", *self._options.hosts) and unmapped(name) is None:
+            if name not in ("", "localhost", *self._options.hosts) and parse_address(name) is None:
                 raise NotAuthenticated(
                     f"the host name {name!r} is not allowed for requests without a key: use the server's address, or start the "
                     f"server with --allowed-host {name}"
@@ -273,10 +273,10 @@ def address_of(scope: Scope) -> str:
     """Return the client's IP address. An IPv4 address is written as such, even if it arrived on a dual-stack socket."""
     client = scope.get("client")
     address = str(client[0]) if client else ""
-    return address if not address.lower().startswith(_MAPPED) else str(unmapped(address) or address)
+    return address if not address.lower().startswith(_MAPPED) else str(parse_address(address) or address)
 
 
-def unmapped(text: str) -> IPv4Address | IPv6Address | None:
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     """Parse an IP address, or return ``None`` if it is not one: ``::ffff:10.0.0.1`` becomes ``10.0.0.1``."""
     try:
         address = ipaddress.ip_address(text)

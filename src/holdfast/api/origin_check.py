@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.errors import Forbidden
 
 from . import problems
-from .auth import Access, host_name, unmapped
+from .auth import Access, host_name, parse_address
 from .limits import ServerLimits
 
 
@@ -46,7 +46,7 @@ def is_local(name: str) -> bool:
     """Return whether a host name or address always refers to this machine."""
     if name == "localhost":
         return True
-    address = unmapped(name)
+    address = parse_address(name)
     return address is not None and address.is_loopback
 
 

@@ -35,7 +35,7 @@ STATUSES: dict[type[HoldfastError], int] = {
     errors.Unavailable: 503,
     errors.OutcomeUnknown: 503,
     errors.Closed: 503,
-    errors.PacksUnknown: 500,
+    errors.PackStorageMissing: 500,
     errors.StorageFull: 507,
     errors.SchemaMismatch: 500,
     errors.Corrupt: 500,
@@ -137,14 +137,14 @@ def answer(error: Exception, limits: ServerLimits) -> Response:
         return _response(Problem("about:blank", "Internal Server Error", 500, "An unexpected error occurred."), {})
     status = status_of(type(error))
     if status < 500:
-        return _response(_explained(error, status), getattr(error, "headers", {}))
+        return _response(_explain(error, status), getattr(error, "headers", {}))
     log.error("%s: %s", type(error).__name__, error)
     name = type(error).__name__
     problem = Problem(name, title_of(type(error)), status, title_of(type(error)), getattr(error, "id", None))
     return _response(problem, {"retry-after": str(limits.retry_after_s)} if status == 503 else {})
 
 
-def _explained(error: HoldfastError, status: int) -> Problem:
+def _explain(error: HoldfastError, status: int) -> Problem:
     name = error.name if isinstance(error, HttpError) else type(error).__name__
     title = HTTPStatus(status).phrase if name == "about:blank" else title_of(type(error))
     return Problem(name, title, status, str(error))

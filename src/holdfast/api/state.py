@@ -13,7 +13,7 @@ from holdfast.background import BackgroundOptions, background
 from holdfast.clock import to_us
 from holdfast.encryption import KeyRing, Keys
 from holdfast.errors import Closed, Conflict, HoldfastError, ReadOnly, Unavailable
-from holdfast.file_identity import Presence
+from holdfast.file_identity import FileIdentity
 from holdfast.maintenance import keep_up
 
 from . import file_descriptors
@@ -65,7 +65,7 @@ class Service:
         self._keys = KeyRing.of(encryption_key)
         self._keys.check()
         self._holdfast: AsyncHoldfast | None = None
-        self._presence: Presence | None = None
+        self._presence: FileIdentity | None = None
 
     @property
     def holdfast(self) -> AsyncHoldfast:
@@ -109,7 +109,7 @@ class Service:
             self.failure = error
             raise
         try:
-            self._presence, self._holdfast = Presence(self._database), holdfast
+            self._presence, self._holdfast = FileIdentity(self._database), holdfast
             try:
                 await self._ensure_admin_key(holdfast)
             except ReadOnly:

@@ -56,7 +56,7 @@ class Count(Struct, frozen=True):
     count: int
 
 
-class Done(Struct, frozen=True):
+class ChangeResult(Struct, frozen=True):
     """Whether anything was changed."""
 
     done: bool
@@ -313,7 +313,7 @@ def _shape(hint: Any) -> _Shape:
         list_of = _list_type(get_args(bare)[0], with_next=False)
         return _Shape(list_of, lambda rows: list_of(list(rows)))
     if bare is bool:
-        return _Shape(Done, Done)
+        return _Shape(ChangeResult, ChangeResult)
     if bare is int:
         return _Shape(Count, Count)
     if bare is str:

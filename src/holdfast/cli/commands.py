@@ -1,4 +1,4 @@
-"""The commands as a whole, and what becomes of an error."""
+"""The root command: imports the other commands on demand and prints errors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _COMMANDS = {
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
     "doctor": "doctor.doctor",
-    "export": "bundles.exporting",
-    "import": "importing.importing",
+    "export": "bundles.export",
+    "import": "imports.imports",
     "keys": "keys.keys",
     "migrate": "migrate.migrate",
     "retention": "retention.retention",
@@ -30,18 +30,18 @@ _COMMANDS = {
     "worker": "worker.worker",
     "workspace": "workspace.workspace",
 }
-"""Each is imported when it is asked for: nobody who serves wants to wait for what restores a workspace, or give it memory."""
+"""Each module is imported when its command runs, so that the server does not load the code of the other commands."""
 
 
 class Root(click.Group):
-    """Commands that fail with one line instead of a traceback. HOLDFAST_DEBUG=1 brings the traceback back."""
+    """A group of commands that print an error as one line. HOLDFAST_DEBUG=1 prints the traceback instead."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
+        """Return the names of all commands."""
         return sorted([*self.commands, *_COMMANDS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command by its name."""
+        """Import and return a command."""
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, name = _COMMANDS[cmd_name].partition(".")
@@ -49,7 +49,7 @@ class Root(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command and translate its errors."""
         try:
             return super().invoke(ctx)
         except (HoldfastError, OSError) as error:
@@ -57,14 +57,16 @@ class Root(click.Group):
                 raise
             raise click.ClickException(_in_one_line(error)) from error
         except click.ClickException as error:
-            error.message = one_line(error.message)  # type: ignore[misc]  # click prints it as it is
+            error.message = one_line(error.message)  # type: ignore[misc]  # click prints it unchanged
             raise
         except (click.exceptions.Exit, click.Abort, EOFError):
             raise
         except Exception as error:
             if os.environ.get("HOLDFAST_DEBUG"):
                 raise
-            message = f"unexpected {type(error).__name__}: {_in_one_line(error)} (HOLDFAST_DEBUG=1 shows where)"
+            message = (
+                f"unexpected {type(error).__name__}: {_in_one_line(error)} (HOLDFAST_DEBUG=1 prints the traceback)"
+            )
             raise click.ClickException(message) from error
 
 
@@ -75,12 +77,12 @@ def root() -> None:
 
 @root.command()
 def version() -> None:
-    """Say which release this is."""
+    """Print the version."""
     print_line(f"holdfast {holdfast.__version__}")
 
 
 def run() -> None:
-    """Run the command that the process was started with."""
+    """Run the command in the arguments of the process."""
     root(prog_name="holdfast")
 
 

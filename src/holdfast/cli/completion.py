@@ -1,4 +1,4 @@
-"""``holdfast completion``: the shell finishes commands and options."""
+"""``holdfast completion``: shell completion of commands and options."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _VARIABLE = "_HOLDFAST_COMPLETE"
 
 
 @click.command()
-@click.option("--shell", required=True, type=click.Choice(SHELLS), help="For which shell.")
+@click.option("--shell", required=True, type=click.Choice(SHELLS), help="The shell.")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell finish commands and options.
+    """Print the completion script of a shell.
 
-    For bash: eval "$(holdfast completion --shell bash)" in ~/.bashrc; for zsh the same with zsh in ~/.zshrc; for fish, write it
-    to ~/.config/fish/completions/holdfast.fish.
+    For bash, add eval "$(holdfast completion --shell bash)" to ~/.bashrc; for zsh, add the same with zsh to ~/.zshrc; for fish,
+    write the output to ~/.config/fish/completions/holdfast.fish.
     """
-    found = get_completion_class(shell)
-    assert found is not None
-    print_text(found(context.find_root().command, {}, "holdfast", _VARIABLE).source() + "\n")
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    print_text(completion_class(context.find_root().command, {}, "holdfast", _VARIABLE).source() + "\n")

@@ -1,8 +1,8 @@
-"""The values in a graph's checkpoint as plain data, without LangGraph.
+"""Decodes the values of a graph's checkpoint to plain data, without LangGraph.
 
-``HoldfastSaver`` writes a checkpoint as a skeleton and pieces (``adapters/langgraph/codec.py`` says how). Here they are put
-together again, but nothing is built: an object is shown as a dictionary with the name of its class under ``$type``, and what
-cannot be shown is shown as how large it is. No class is looked up and no code of anybody's is run.
+``HoldfastSaver`` writes a checkpoint as a skeleton and pieces (see ``adapters/langgraph/codec.py``). This module reassembles
+them without creating objects: an object becomes a dictionary with the name of its class under ``$type``, and a value that cannot
+be represented becomes its size. No class is imported and no foreign code runs.
 """
 
 from __future__ import annotations
@@ -29,56 +29,58 @@ class Channel(Struct, frozen=True):
     name: str
     version: Any
     size_bytes: int
-    """What its value takes when nothing is shared; 0 if the value lies with an ancestor."""
+    """Size of the value, including shared pieces; 0 if the value is stored with an ancestor."""
     has_value: bool
     value: Any = None
 
 
 class Unreadable(Exception):
-    """This is not how a graph's state is written down."""
+    """The data is not the encoded state of a graph."""
 
 
 def channels(checkpoint: Checkpoint) -> Sequence[Channel]:
-    """The channels of a checkpoint, with their versions and values.
+    """Return the channels of a checkpoint, with their versions and values.
 
     Raises:
-        Unreadable: it is not a graph's checkpoint, or is written in a way this release does not know.
+        Unreadable: the checkpoint was not written by ``HoldfastSaver``, or in a format that this release does not support.
     """
     try:
         form, _, newest, versions, _, _, nodes, *_ = _unpack(checkpoint.state)
         reader = _Reader(checkpoint.pieces)
         _, names, numbered, _, valued = _unpack(reader.next())
         if form != FORMAT:
-            raise Unreadable(f"it is written in form {form}")
-        if newest is not None:  # then they are what each is behind it
-            versions = [newest - each for each in versions]
-        known = {names[at]: version for at, version in zip(numbered, versions, strict=True)}
+            raise Unreadable(f"it is written in the unknown format {form}")
+        if newest is not None:  # then the versions are stored as their distance to the newest one
+            versions = [newest - distance for distance in versions]
+        version_of = {names[at]: version for at, version in zip(numbered, versions, strict=True)}
         values = {names[at]: reader.measured(node) for at, node in zip(valued, nodes, strict=True)}
     except (msgspec.MsgspecError, TypeError, ValueError, LookupError, RecursionError) as error:
         raise Unreadable("it is not the state of a graph, or it is encrypted") from error
     return [
-        Channel(name, known.get(name), *values[name]) if name in values else Channel(name, known[name], 0, False)
-        for name in dict.fromkeys([*values, *known])
+        Channel(name, version_of.get(name), *values[name])
+        if name in values
+        else Channel(name, version_of[name], 0, False)
+        for name in dict.fromkeys([*values, *version_of])
     ]
 
 
-def written(write: Write) -> Any:
-    """The value of a write."""
+def write_value(write: Write) -> Any:
+    """Return the value of a write as plain data."""
     try:
-        return _Reader([each for each in write.pieces if isinstance(each, bytes)]).value(_unpack(write.value))
+        return _Reader([piece for piece in write.pieces if isinstance(piece, bytes)]).value(_unpack(write.value))
     except (Unreadable, msgspec.MsgspecError, TypeError, ValueError, LookupError, RecursionError):
         return {"$unreadable": len(write.value)}
 
 
 class _Reader:
-    """Uses up pieces in order."""
+    """Consumes pieces in order."""
 
     def __init__(self, pieces: Sequence[bytes | None]) -> None:
         self._rest: Iterator[bytes | None] = iter(pieces)
         self._used = 0
 
     def measured(self, node: Any) -> tuple[int, bool, Any]:
-        """How many bytes a value takes, that it is there, and what it is."""
+        """Return the size of a value, ``True`` (it has a value), and the value."""
         before = self._used
         value = self.value(node)
         return self._used - before, True, value
@@ -86,40 +88,40 @@ class _Reader:
     def value(self, node: Any) -> Any:
         if isinstance(node, bytes):
             self._used += len(node)
-            return _loaded(node)
+            return _decode(node)
         if node == 1:
-            return _loaded(self.next())
+            return _decode(self.next())
         if node[0] == _LIST:
-            return [each for item in node[1] for each in self._items(item)]
+            return [element for item in node[1] for element in self._items(item)]
         if node[0] == _DICT:
-            return {key: self.value(each) for key, each in zip(node[1], node[2], strict=True)}
+            return {key: self.value(child) for key, child in zip(node[1], node[2], strict=True)}
         if node[0] == _SNAPSHOT:
             return self.value(node[1])
         if node[0] == _SKELETON:
             return self.value(_unpack(self.next()))
-        raise Unreadable("its skeleton cannot be read")
+        raise Unreadable("its skeleton contains an unknown node")
 
     def next(self) -> bytes:
         piece = next(self._rest, None)
         if piece is None:
-            raise Unreadable("it has fewer pieces than it should")
+            raise Unreadable("it has too few pieces")
         self._used += len(piece)
         return piece
 
     def _items(self, item: Any) -> list[Any]:
         if isinstance(item, bytes):
             self._used += len(item)
-            return _listed(_loaded(item))
+            return _as_list(_decode(item))
         if item > 0:
-            return [_loaded(self.next()) for _ in range(item)]
-        return [each for _ in range(-item) for each in _listed(_loaded(self.next()))]
+            return [_decode(self.next()) for _ in range(item)]
+        return [element for _ in range(-item) for element in _as_list(_decode(self.next()))]
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _loaded(body: bytes) -> Any:
+def _decode(body: bytes) -> Any:
     kind, data = body[0], body[1:]
     if kind == _NULL:
         return None
@@ -127,30 +129,30 @@ def _loaded(body: bytes) -> Any:
         return {"$bytes": len(data)}
     try:
         if kind == _MSGPACK:
-            return _shown(_decoder.decode(data))
+            return _json_value(_decoder.decode(data))
     except (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError):
-        pass  # one value that cannot be shown keeps none of the others from it
+        pass  # a value that cannot be decoded does not affect the others
     return {"$unreadable": len(data)}
 
 
 def _object(code: int, data: memoryview) -> Any:
-    """An object as data: its class by name, and what it is made from."""
+    """Convert an object to data: the name of its class, and its content."""
     parts = _decoder.decode(data)
     if code == _DELTA:
         return parts
     if code == _ARRAY:
         return {"$type": "numpy.ndarray", "shape": parts[1]}
     module, name, content = parts[:3]
-    made = content if isinstance(content, dict) else {"value": content}
-    return {"$type": f"{module}.{name}", **made}
+    fields = content if isinstance(content, dict) else {"value": content}
+    return {"$type": f"{module}.{name}", **fields}
 
 
-def _shown(value: Any) -> Any:
-    """A value that JSON can say."""
+def _json_value(value: Any) -> Any:
+    """Convert a value to one that JSON can represent."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _shown(each) for key, each in value.items()}
+        return {key if isinstance(key, str) else str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_shown(each) for each in value]
+        return [_json_value(item) for item in value]
     return {"$bytes": len(value)} if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 

@@ -1,4 +1,4 @@
-"""``holdfast keys``: who is let into the server."""
+"""``holdfast keys``: create, list and revoke the API keys of the server."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from holdfast import Holdfast, SystemClock, new_api_key
 from holdfast.clock import from_us
 from holdfast.types import ApiKey
 
-from .database import database_option, open_there, store_per_run
+from .database import database_option, open_existing, store_per_run
 from .output import json_option, print_json, print_line, print_table
+from .parameters import option
 
 MAX_DAYS = 36_500
-"""Days that a key can be good for; who needs more says nothing."""
+"""Maximum lifetime of a key that expires."""
 _WHEN = "%Y-%m-%d %H:%M"
 
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke API keys, which the server asks everybody for."""
+    """Create, list and revoke the API keys that the server requires of its callers."""
 
 
 @keys.command()
 @database_option
-@click.option("--name", required=True, help="What it is for.")
-@click.option(
+@click.option("--name", required=True, help="A name that says what the key is for.")
+@option(
     "--tenant",
     default="",
+    show_default=False,
     envvar="HOLDFAST_TENANT",
-    show_envvar=True,
-    help="The only tenant it is good for; without it, all.",
+    help="The only tenant that the key can access. Default: all tenants.",
 )
 @click.option(
     "--scope",
@@ -40,58 +41,56 @@ def keys() -> None:
     multiple=True,
     default=("read", "write"),
     show_default=True,
-    help="read, write, either of a kind of thing (runs:read), or admin; may be said several times.",
+    help="read, write, one of these for a resource (such as runs:read), or admin; repeatable.",
 )
-@click.option(
-    "--days", type=click.IntRange(1, MAX_DAYS), help="After so many days it is no longer good; without it, never."
-)
+@click.option("--days", type=click.IntRange(1, MAX_DAYS), help="Days until the key expires. Default: never.")
 @json_option
 def create(database: str, name: str, tenant: str, scopes: Sequence[str], days: int | None, as_json: bool) -> None:
-    """Draw a key and show it, this once: only its digest is kept."""
-    from holdfast.api.operations import check_scopes  # here and not above: it brings the server's libraries along
+    """Create a key and print it. It is printed only once: the database stores only its digest."""
+    from holdfast.api.operations import check_scopes  # imported here because it loads the libraries of the server
 
     check_scopes(scopes)
     key = new_api_key()
-    until = None if days is None else from_us(SystemClock().now_us()) + timedelta(days=days)
+    expires_at = None if days is None else from_us(SystemClock().now_us()) + timedelta(days=days)
     with Holdfast(database) as hf:
         store_per_run(hf)
-        kept = hf.api_keys.create(key, name=name, tenant=tenant, scopes=list(scopes), expires_at=until)
+        record = hf.api_keys.create(key, name=name, tenant=tenant, scopes=list(scopes), expires_at=expires_at)
     if as_json:
-        print_json({"key": key, "kept": kept})
+        print_json({"key": key, "kept": record})
         return
-    whose = f"the tenant {tenant}" if tenant else "all tenants"
+    tenants = f"the tenant {tenant}" if tenant else "all tenants"
     print_line(
-        f"{key}\nThis is the only time it is shown. It is good for {whose}: {', '.join(kept.scopes)} (id {kept.id})."
+        f"{key}\nThis key is shown only once. It gives access to {tenants}: {', '.join(record.scopes)} (id {record.id})."
     )
 
 
 @keys.command("list")
 @database_option
-@click.option("--tenant", envvar="HOLDFAST_TENANT", show_envvar=True, help="Only keys of this tenant.")
+@option("--tenant", envvar="HOLDFAST_TENANT", help="Only keys of this tenant.")
 @json_option
 def list_keys(database: str, tenant: str | None, as_json: bool) -> None:
-    """List the keys there are, without what makes them keys."""
-    with open_there(database) as hf:
-        found = list(hf.api_keys.list(tenant=tenant))
+    """List all keys, without their secret part."""
+    with open_existing(database) as hf:
+        records = list(hf.api_keys.list(tenant=tenant))
     if as_json:
-        print_json({"keys": found})
+        print_json({"keys": records})
         return
     columns = ["id", "begins", "name", "tenant", "scopes", "last used", "state"]
-    print_table("Keys", columns, [_row(each) for each in found])
+    print_table("Keys", columns, [_row(record) for record in records])
 
 
 @keys.command()
 @database_option
-@click.option("--id", "key_id", metavar="ID", required=True, help="Which, as `list` shows it.")
+@click.option("--id", "key_id", metavar="ID", required=True, help="The id of the key, as `list` prints it.")
 @json_option
 def revoke(database: str, key_id: str, as_json: bool) -> None:
-    """Let nobody in with this key any more. Servers that run hear of it within a second."""
-    with open_there(database) as hf:
+    """Revoke a key. Running servers reject it within a second."""
+    with open_existing(database) as hf:
         revoked = hf.api_keys.revoke(key_id)
     if as_json:
         print_json({"key": revoked})
     else:
-        print_line(f"{revoked.name} ({revoked.prefix}...) lets nobody in any more.")
+        print_line(f"{revoked.name} ({revoked.prefix}...) is revoked.")
 
 
 def _row(key: ApiKey) -> list[str]:
@@ -103,6 +102,6 @@ def _state(key: ApiKey) -> str:
     if key.revoked_at is not None:
         return f"revoked {key.revoked_at.strftime(_WHEN)}"
     if key.expires_at is None:
-        return "good"
-    over = key.expires_at <= from_us(SystemClock().now_us())
-    return f"{'expired' if over else 'good until'} {key.expires_at.strftime(_WHEN)}"
+        return "valid"
+    is_expired = key.expires_at <= from_us(SystemClock().now_us())
+    return f"{'expired' if is_expired else 'valid until'} {key.expires_at.strftime(_WHEN)}"

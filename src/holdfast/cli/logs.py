@@ -1,4 +1,4 @@
-"""What commands log and how: lines for people, or one JSON object a line for programs, and a line for every deletion."""
+"""Logging of commands: plain lines for people, one JSON object per line for programs, and a line for every deletion."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .output import encodable, in_json, one_line, printable
 
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 RETENTION = "holdfast.retention"
-"""The logger that has a line of JSON for each snapshot that retention removes, and nothing else."""
+"""The logger with one line of JSON for each snapshot that retention removes, and no other lines."""
 
 
 class _Stderr(logging.Handler):
-    """Writes to what standard error is at that moment."""
+    """Writes to the current ``sys.stderr``, even if it was replaced after the handler was created."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, in one piece."""
+        """Write one line with a single call."""
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
@@ -31,10 +31,10 @@ class _Stderr(logging.Handler):
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object: when, how grave, where, and what; where an error was, also its traceback."""
+    """Formats a record as one JSON object: time, level, logger, message, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, object] = {
             "time": from_us(round(record.created * MICROSECONDS)),
             "level": record.levelname.lower(),
@@ -52,34 +52,34 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """A record as one line for people, and below it, where an error was, its traceback."""
+    """Formats a record as one line for people, followed by the traceback of an error."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
-        """The line; what is in it can be anybody's."""
+        """Return the line, escaped because it may contain untrusted text."""
         return one_line(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # as above
-        """The traceback, whose last line can be anybody's too."""
+        """Return the traceback, escaped because its last line may contain untrusted text."""
         return printable(super().formatException(ei))
 
 
 def start_logging(level: str, form: str) -> None:
-    """Log to standard error from here on."""
+    """Configure logging to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def show_deletions(file: str | None = None) -> None:
-    """Write the line of JSON for each deletion as it is, on a line of its own: to standard error, or to a file.
+    """Write the JSON line of each deletion, unformatted, to standard error or to a file.
 
-    Whatever the log level and its format are. It ends with the command that runs.
+    This does not depend on the log level and the log format. It ends with the current command.
     """
     log = logging.getLogger(RETENTION)
-    if any(each.name == RETENTION for each in log.handlers):
+    if any(handler.name == RETENTION for handler in log.handlers):
         return
     handler: logging.Handler = _Stderr() if file is None else logging.FileHandler(file, encoding="utf-8")
     handler.name = RETENTION

@@ -1,4 +1,4 @@
-"""``holdfast migrate``: the schema of a database."""
+"""``holdfast migrate``: migrate the schema of a database."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .output import json_option, one_line, print_json, print_line, print_table, 
 
 @click.group()
 def migrate() -> None:
-    """Bring the schema of a database up to date, take it back, or look at it.
+    """Apply, revert and inspect the migrations of a database.
 
-    SQLite files are brought up to date whenever they are opened; PostgreSQL only when told, which is what this is for.
+    SQLite files are migrated automatically when they are opened. PostgreSQL databases are only migrated by these commands.
     """
 
 
 @migrate.command()
 @database_option
-@click.option("--to", type=click.IntRange(min=0), help="Stop at this version.")
+@click.option("--to", type=click.IntRange(min=0), help="Migrate up to this version only.")
 @json_option
 def up(database: str, to: int | None, as_json: bool) -> None:
-    """Apply the migrations that are missing. Safe to run twice, and from several machines at once."""
+    """Apply the missing migrations. Safe to run twice, and on several machines at once."""
     applied = schema.migrate_up(database, to=to)
     if to is None and per_run() is not None:
         with Holdfast(database) as hf:
@@ -37,36 +37,36 @@ def up(database: str, to: int | None, as_json: bool) -> None:
 @migrate.command()
 @database_option
 @click.option(
-    "--to", type=click.IntRange(min=0), help="Undo everything above this version; without it, the newest one only."
+    "--to", type=click.IntRange(min=0), help="Revert all migrations above this version. Default: only the newest."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def down(database: str, to: int | None, yes: bool, as_json: bool) -> None:
-    """Undo migrations, newest first. What the tables they made hold is lost."""
-    applied = [each for each in schema.migration_status(database) if each.applied]
+    """Revert migrations, newest first. The data in the tables that they created is lost."""
+    applied = [migration for migration in schema.migration_status(database) if migration.applied]
     target = max(len(applied) - 1, 0) if to is None else to
-    doomed = [_name(each) for each in applied if each.version > target]
-    if doomed and not yes:
-        question = f"Undo {', '.join(reversed(doomed))} in {describe(database)} and lose what their tables hold?"
+    names = [_name(migration) for migration in applied if migration.version > target]
+    if names and not yes:
+        question = f"Revert {', '.join(reversed(names))} in {describe(database)} and delete the data in their tables?"
         click.confirm(one_line(question), abort=True, err=True)
-    undone = schema.migrate_down(database, to=target)
-    _report(database, undone, as_json, nothing="There is nothing to undo.", title="Undone")
+    reverted = schema.migrate_down(database, to=target)
+    _report(database, reverted, as_json, nothing="No migration to revert.", title="Reverted")
 
 
 @migrate.command()
 @database_option
 @json_option
 def status(database: str, as_json: bool) -> None:
-    """Show every migration of this release and whether it is applied. Nothing is changed."""
-    found = schema.migration_status(database)
-    _report(database, found, as_json, nothing="There are no migrations.", title="Migrations")
+    """List every migration of this release and whether it is applied. Changes nothing."""
+    migrations = schema.migration_status(database)
+    _report(database, migrations, as_json, nothing="No migrations.", title="Migrations")
 
 
 @migrate.command("print")
-@click.option("--engine", type=click.Choice(schema.ENGINES), required=True, help="Which SQL to write.")
+@click.option("--engine", type=click.Choice(schema.ENGINES), required=True, help="The SQL dialect.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only migrations above this version.")
 def print_sql(engine: str, after: int) -> None:
-    """Write the migrations as plain SQL, for psql -f or the sqlite3 shell. Then run `holdfast migrate adopt`."""
+    """Print the migrations as plain SQL, for psql -f or the sqlite3 shell. Afterwards, run `holdfast migrate adopt`."""
     print_text(schema.migration_sql(engine, after=after))
 
 
@@ -74,22 +74,23 @@ def print_sql(engine: str, after: int) -> None:
 @database_option
 @json_option
 def adopt(database: str, as_json: bool) -> None:
-    """Record a schema that was made from `holdfast migrate print` as migrated, if it is exactly what the migrations make."""
-    _report(database, schema.adopt(database), as_json, nothing="The schema is recorded already.", title="Adopted")
+    """Record a schema created from `holdfast migrate print` as migrated, if it equals the schema that migrations create."""
+    _report(database, schema.adopt(database), as_json, nothing="The schema is already recorded.", title="Adopted")
 
 
 @migrate.command()
 @database_option
 @json_option
 def distribute(database: str, as_json: bool) -> None:
-    """Spread the tables over the machines of a Citus cluster, by tenant. What is spread already stays as it is."""
+    """Distribute the tables over the nodes of a Citus cluster, by tenant. Distributed tables are left unchanged."""
     statements = schema.distribute(database)
     if as_json:
         print_json({"statements": statements})
     elif statements:
-        print_table(f"Run in {describe(database)}", ["statement"], [[" ".join(each.split())] for each in statements])
+        rows = [[" ".join(statement.split())] for statement in statements]
+        print_table(f"Run in {describe(database)}", ["statement"], rows)
     else:
-        print_line("Every table is distributed already.")
+        print_line("All tables are already distributed.")
 
 
 def _report(database: str, migrations: Sequence[MigrationStatus], as_json: bool, *, nothing: str, title: str) -> None:
@@ -98,8 +99,11 @@ def _report(database: str, migrations: Sequence[MigrationStatus], as_json: bool,
     elif not migrations:
         print_line(nothing)
     else:
-        rows = [[f"{each.version:04}", each.name, "applied" if each.applied else "not applied"] for each in migrations]
-        print_table(f"{title} in {describe(database)}", ["version", "name", "now"], rows)
+        rows = [
+            [f"{migration.version:04}", migration.name, "applied" if migration.applied else "not applied"]
+            for migration in migrations
+        ]
+        print_table(f"{title} in {describe(database)}", ["version", "name", "status"], rows)
 
 
 def _name(migration: MigrationStatus) -> str:

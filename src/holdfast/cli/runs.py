@@ -1,4 +1,4 @@
-"""``holdfast runs``: look at executions of agents step by step, have them tried again, end them."""
+"""``holdfast runs``: inspect the runs of agents step by step, resume and cancel them."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .output import json_option, print_json, print_line, print_table, shorten
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"finished": "✓", "failed": "✗", "cancelled": "⊘", "discarded": "⊘", "unknown": "?", "begun": "…", "held": "‖"}
-"""What became of a call, in one sign."""
+"""The status of a tool call as one character."""
 OWN = "holdfast."
-"""How calls are named that are no tool's: the loop keeps the model's replies among them, and nobody is to decide about those."""
+"""Name prefix of calls that are not tool calls: the loop records the model's replies as calls. They are not shown."""
 RESULT = 48
-"""Characters of a result that the timeline shows."""
+"""Maximum length of a result in the timeline."""
 
 
 @click.group()
 def runs() -> None:
-    """Look at executions of agents step by step, have them tried again, end them."""
+    """Inspect the runs of agents step by step, resume and cancel them."""
 
 
 def run_option(command: F) -> F:
-    """``--run``."""
-    return tenant_option(click.option("--run", metavar="ID", required=True, help="A run, by its id.")(command))
+    """Add ``--run`` and the options of ``tenant_option``."""
+    return tenant_option(click.option("--run", metavar="ID", required=True, help="The id of the run.")(command))
 
 
 @runs.command("list")
 @tenant_option
-@click.option("--session", metavar="ID", help="Only those of this session.")
-@click.option("--agent", help="Only this agent's.")
-@click.option("--status", type=click.Choice(get_args(RunStatus)), help="Only those that are so.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1_000), help="How many at most.")
+@click.option("--session", metavar="ID", help="Only runs of this session.")
+@click.option("--agent", help="Only runs of this agent.")
+@click.option("--status", type=click.Choice(get_args(RunStatus)), help="Only runs with this status.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1_000), help="Maximum number of rows.")
 @json_option
 def list_(
     database: str,
@@ -51,78 +51,82 @@ def list_(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List runs, the one started last first."""
-    with open_tenant(database, tenant) as there:
-        found = there.runs.list(session=session, agent=agent, status=status, limit=limit)
+    """List runs, the most recently started first."""
+    with open_tenant(database, tenant) as handle:
+        page = handle.runs.list(session=session, agent=agent, status=status, limit=limit)
     if as_json:
-        print_json({"runs": list(found), "next": found.next})
+        print_json({"runs": list(page), "next": page.next})
         return
-    columns = ["id", "agent", "status", "step", "tokens", "started", "took", "why"]
-    print_table(f"Runs of {tenant}", columns, [_row(each) for each in found])
+    columns = ["id", "agent", "status", "step", "tokens", "started", "took", "reason"]
+    print_table(f"Runs of {tenant}", columns, [_row(run) for run in page])
 
 
 @runs.command()
 @run_option
-@click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1_000), help="How many steps at most.")
+@click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1_000), help="Maximum number of steps.")
 @json_option
 def show(database: str, tenant: str, run: str, last: int, as_json: bool) -> None:
-    """Show a run: its steps on a time line, the tool calls that are still open, and the runs it has started."""
-    with open_tenant(database, tenant) as there:
-        found = there.runs.get(run)
-        steps = list(there.steps.list(run, newest_first=True, limit=last))[::-1]
-        calls = there.tool_calls.list(run)
-        below = there.runs.list(parent=run, limit=100)
+    """Show a run: a timeline of its steps, its open tool calls, and the runs that it has started."""
+    with open_tenant(database, tenant) as handle:
+        state = handle.runs.get(run)
+        steps = list(handle.steps.list(run, newest_first=True, limit=last))[::-1]
+        calls = handle.tool_calls.list(run)
+        below = handle.runs.list(parent=run, limit=100)
     if as_json:
-        print_json({"run": found, "steps": steps, "tool_calls": calls, "below": list(below)})
+        print_json({"run": state, "steps": steps, "tool_calls": calls, "below": list(below)})
         return
     calls = [call for call in calls if not call.tool_name.startswith(OWN)]
-    for line in _about(found):
+    for line in _about(state):
         print_line(line)
     columns = ["step", "at", "took", "tools", "messages", "tokens", "result"]
-    print_table("Steps", columns, _timeline(found, steps, calls))
+    print_table("Steps", columns, _timeline(state, steps, calls))
     _print_open(calls)
     if below:
-        columns = ["id", "agent", "status", "step", "tokens", "started", "took", "why"]
-        print_table("Runs it has started", columns, [_row(each) for each in below])
+        columns = ["id", "agent", "status", "step", "tokens", "started", "took", "reason"]
+        print_table("Child runs", columns, [_row(child) for child in below])
 
 
 @runs.command()
 @run_option
-@click.option("--allow", metavar="CALL", multiple=True, help="First allow this tool call, which waits for it.")
+@click.option("--allow", metavar="CALL", multiple=True, help="Approve this waiting tool call first; repeatable.")
 @json_option
 def resume(database: str, tenant: str, run: str, allow: Sequence[str], as_json: bool) -> None:
-    """Have a run that is paused, waits or has failed be tried again."""
-    with open_tenant(database, tenant) as there:
+    """Resume a run that is paused, waiting or failed."""
+    with open_tenant(database, tenant) as handle:
         for call in allow:
-            _allow(there, run, call)
-        done = there.runs.resume(run)
-    _print_moved(done, as_json, "can be claimed" if done.status == "pending" else f"is {done.status}")
+            _allow(handle, run, call)
+        resumed = handle.runs.resume(run)
+    _print_status(resumed, as_json, "can be claimed" if resumed.status == "pending" else f"is {resumed.status}")
 
 
 @runs.command()
 @run_option
-@click.option("--reason", help="Why, for whoever looks at it later.")
+@click.option("--reason", help="The reason, which is stored with the run.")
 @json_option
 def cancel(database: str, tenant: str, run: str, reason: str | None, as_json: bool) -> None:
-    """End a run and all that it has started. Whoever drives it can write no more."""
-    with open_tenant(database, tenant) as there:
-        done = there.runs.cancel(run, reason=reason)
-    _print_moved(done, as_json, f"is {done.status} at step {done.iteration}")
+    """Cancel a run and all runs that it has started. Their workers can no longer write."""
+    with open_tenant(database, tenant) as handle:
+        cancelled = handle.runs.cancel(run, reason=reason)
+    _print_status(cancelled, as_json, f"is {cancelled.status} at step {cancelled.iteration}")
 
 
-def _allow(there: TenantHandle, run: str, call: str) -> None:
+def _allow(handle: TenantHandle, run: str, call: str) -> None:
     try:
-        there.tool_calls.allow(run, call)
+        handle.tool_calls.allow(run, call)
     except NotFound:
-        waiting = [each.call.id for each in there.tool_calls.pending(run)]
-        raise NotFound(f"run {run} has no call {call!r}; open are: {', '.join(waiting) or 'none'}") from None
+        waiting = [pending.call.id for pending in handle.tool_calls.pending(run)]
+        raise NotFound(
+            f"run {run} has no tool call {call!r}; open calls: {', '.join(waiting) or 'none'}",
+            noun="tool call",
+            key=call,
+        ) from None
 
 
-def _print_moved(run: Run, as_json: bool, what: str) -> None:
+def _print_status(run: Run, as_json: bool, status: str) -> None:
     if as_json:
         print_json({"run": run})
         return
-    print_line(f"Run {run.id} {what}.")
+    print_line(f"Run {run.id} {status}.")
 
 
 def _row(run: Run) -> list[str]:
@@ -136,18 +140,18 @@ def _row(run: Run) -> list[str]:
         f"{tokens:,}",
         _moment(run.started_at),
         _span(run.started_at, ended),
-        _why(run),
+        _reason(run),
     ]
 
 
-def _why(run: Run) -> str:
-    """What a person would ask next."""
+def _reason(run: Run) -> str:
+    """Explain the status of a run."""
     if run.status == "running":
         return f"held by {run.holder} until {run.lease_until:%H:%M:%S}"
     if run.status == "paused" and run.pause_until is not None:
         return f"until {_moment(run.pause_until)}"
     if run.status == "waiting":
-        return "until it is resumed"
+        return "until resumed"
     return shorten(": ".join(part for part in (run.stop_reason, run.error) if part), RESULT)
 
 
@@ -159,8 +163,8 @@ def _about(run: Run) -> list[str]:
     ]
     if run.parent_run_id is not None:
         lines.append(f"started by run {run.parent_run_id}, call {run.parent_call_id or '-'}")
-    why = _why(run)
-    return [*lines, why] if why else lines
+    reason = _reason(run)
+    return [*lines, reason] if reason else lines
 
 
 def _timeline(run: Run, steps: Sequence[Step], calls: Sequence[ToolCall]) -> list[list[str]]:
@@ -195,14 +199,14 @@ def _span_of_messages(step: Step) -> str:
 
 
 def _print_open(calls: Sequence[ToolCall]) -> None:
-    there = [call for call in calls if call.step is None]
-    if there:
+    open_calls = [call for call in calls if call.step is None]
+    if open_calls:
         columns = ["call", "tool", "status", "safety", "attempts", "since", "input"]
-        print_table("Tool calls that no step has taken in", columns, [_open_row(call) for call in there])
+        print_table("Open tool calls", columns, [_open_row(call) for call in open_calls])
 
 
 def _open_row(call: ToolCall) -> list[str]:
-    given = msgspec.json.encode(call.tool_input).decode()
+    tool_input = msgspec.json.encode(call.tool_input).decode()
     return [
         call.id,
         _tool(call),
@@ -210,7 +214,7 @@ def _open_row(call: ToolCall) -> list[str]:
         call.safety,
         str(call.attempts),
         _moment(call.started_at),
-        shorten(given, RESULT),
+        shorten(tool_input, RESULT),
     ]
 
 
@@ -219,7 +223,7 @@ def _moment(moment: datetime) -> str:
 
 
 def _span(since: datetime | None, until: datetime | None) -> str:
-    """How long it was, as a person would say it."""
+    """Format a duration for people."""
     if since is None or until is None:
         return ""
     seconds = max(0.0, (until - since).total_seconds())

@@ -1,26 +1,26 @@
-"""``holdfast secrets``: the keys that encrypt what is stored as a secret."""
+"""``holdfast secrets``: create encryption keys and re-encrypt stored secrets."""
 
 from __future__ import annotations
 
 import click
 
-from holdfast.encryption import new_key as made_key
+from holdfast.encryption import new_key as generate_key
 from holdfast.encryption import rotate_secrets
 
-from .database import database_option, open_there
+from .database import database_option, open_existing
 from .output import json_option, print_json, print_line, progress_bar
 
 
 @click.group()
 def secrets() -> None:
-    """Make encryption keys and change over to a new one."""
+    """Create encryption keys, and re-encrypt stored secrets with a new key."""
 
 
 @secrets.command("new-key")
 @json_option
 def new_key(as_json: bool) -> None:
-    """Print a new encryption key: 64 hexadecimal digits, for HOLDFAST_ENCRYPTION_KEY or a key file. It is stored nowhere."""
-    key = made_key()
+    """Print a new encryption key: 64 hexadecimal digits, for HOLDFAST_ENCRYPTION_KEY or a key file. It is not stored."""
+    key = generate_key()
     if as_json:
         print_json({"key": key})
     else:
@@ -31,22 +31,24 @@ def new_key(as_json: bool) -> None:
 @database_option
 @json_option
 def rotate(database: str, as_json: bool) -> None:
-    """Encrypt every stored secret with the first key.
+    """Re-encrypt every stored secret with the first key.
 
-    The keys are those in HOLDFAST_ENCRYPTION_KEY, separated by commas, or in encryption.key beside a SQLite database, one in a
-    line: the new one first, the older ones behind it. Older keys can go when every secret is encrypted with the new one. A
-    rotation that was stopped goes on when it is started again; servers can run beside it.
+    The keys are read from HOLDFAST_ENCRYPTION_KEY, separated by commas, or from the file encryption.key next to a SQLite
+    database, one on each line: the new key first, followed by the older ones. Older keys can be removed once every secret is
+    encrypted with the new key. To resume an interrupted rotation, run it again. Servers can keep running meanwhile.
     """
-    with open_there(database) as hf, progress_bar("encrypting") as advance:
-        done = rotate_secrets(hf, on_progress=advance)
+    with open_existing(database) as hf, progress_bar("encrypting") as advance:
+        rotation = rotate_secrets(hf, on_progress=advance)
         key_id = hf.encryption.key_ids[0]
     if as_json:
-        print_json({"key_id": key_id, "rotation": done})
+        print_json({"key_id": key_id, "rotation": rotation})
     else:
-        print_line(f"{done.renewed:,} secrets are encrypted with the key {key_id} now.")
-        for each in done.failures:
-            print_line(f"  {each}")
-        if done.failed:
-            print_line(f"{done.failed:,} could not be decrypted and are as they were: add the keys that they need.")
-    if done.failed:
+        print_line(f"{rotation.renewed:,} secrets were encrypted with key {key_id}.")
+        for failure in rotation.failures:
+            print_line(f"  {failure}")
+        if rotation.failed:
+            print_line(
+                f"{rotation.failed:,} could not be decrypted and are unchanged: add the keys that encrypted them."
+            )
+    if rotation.failed:
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""``holdfast serve``."""
+"""``holdfast serve``: run the HTTP server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.errors import InvalidInput
 
 from .database import (
     FILE,
-    chosen_database,
+    database_of_type,
     describe,
     keys_of,
     packs_option,
@@ -31,201 +31,161 @@ from .database import (
 )
 from .logs import LEVELS, show_deletions, start_logging
 from .output import print_line
+from .parameters import option
 
 _NEVER_ZERO = ("answer_s", "connections")
 _ALIASES = {"checkpoint_retention_per_run": "snapshots_per_run"}
-"""Former names of options, which a configuration file may still use."""
+"""Former names of options, which are still accepted in a configuration file."""
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Take what a file says for what the command line and the environment do not say."""
+    """Use the values of a TOML file as defaults of the options."""
     if value is None:
         return None
     try:
-        said: dict[str, Any] = tomllib.loads(value.read_text("utf-8"))
+        settings: dict[str, Any] = tomllib.loads(value.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise click.BadParameter(f"{value} cannot be read as TOML: {error}") from None
-    said = {name.replace("-", "_"): each for name, each in said.items()}
-    for alias in said.keys() & _ALIASES.keys():
-        said.setdefault(_ALIASES[alias], said.pop(alias))
-    if isinstance(said.get("limits"), dict):
-        said["limits"] = [f"{name}={number}" for name, number in said["limits"].items()]
+    settings = {name.replace("-", "_"): setting for name, setting in settings.items()}
+    for alias in settings.keys() & _ALIASES.keys():
+        settings.setdefault(_ALIASES[alias], settings.pop(alias))
+    if isinstance(settings.get("limits"), dict):
+        settings["limits"] = [f"{name}={number}" for name, number in settings["limits"].items()]
     for name in ("trust", "allowed_hosts"):
-        if isinstance(said.get(name), str):
-            said[name] = [said[name]]
-    known = {each.name for each in context.command.params if each.name not in (None, "config")}
-    unknown = sorted(set(said) - known)
+        if isinstance(settings.get(name), str):
+            settings[name] = [settings[name]]
+    valid = {parameter.name for parameter in context.command.params if parameter.name not in (None, "config")}
+    unknown = sorted(set(settings) - valid)
     if unknown:
-        raise click.BadParameter(
-            f"{value} says {', '.join(unknown)}, which is not an option; there are {sorted(known)}"
-        )
-    several = {each.name for each in context.command.params if each.multiple}
-    for name, each in said.items():
-        if isinstance(each, (list, dict)) and name not in several:
-            raise click.BadParameter(f"{value}: {name} is one value, not several")
-    context.default_map = {**said, **(context.default_map or {})}
+        raise click.BadParameter(f"{value} contains unknown options: {', '.join(unknown)}; valid are {sorted(valid)}")
+    repeatable = {parameter.name for parameter in context.command.params if parameter.multiple}
+    for name, setting in settings.items():
+        if isinstance(setting, (list, dict)) and name not in repeatable:
+            raise click.BadParameter(f"{value}: {name} must be a single value")
+    context.default_map = {**settings, **(context.default_map or {})}
     return value
 
 
-def _with_a_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _require_tenant_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if not value:
-        raise click.BadParameter("a tenant has a name; leave the option out for 'default'")
+        raise click.BadParameter("the name of a tenant cannot be empty; omit the option for 'default'")
     return value
 
 
 @click.command()
-@click.option(
+@option(
     "--config",
     envvar="HOLDFAST_CONFIG",
-    show_envvar=True,
     is_eager=True,
     callback=_read_config,
     expose_value=False,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A TOML file with any of these options, without the dashes in front.",
+    help="A TOML file with any of these options, named without the leading dashes.",
 )
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    envvar="HOLDFAST_HOST",
-    show_envvar=True,
-    help="Where to listen.",
-)
-@click.option(
+@option("--host", default="127.0.0.1", envvar="HOLDFAST_HOST", help="The address to listen on.")
+@option(
     "--port",
     default=8420,
-    show_default=True,
     envvar="HOLDFAST_PORT",
-    show_envvar=True,
     type=click.IntRange(0, 65535),
-    help="Where to listen; 0 for any free port.",
+    help="The port to listen on; 0 for any free port.",
 )
-@click.option(
+@option(
     "--data-dir",
     default="data",
-    show_default=True,
     envvar="HOLDFAST_DATA_DIR",
-    show_envvar=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"The folder that holds {FILE}; made if it is not there.",
+    help=f"The directory that contains {FILE}; created if it does not exist.",
 )
-@click.option(
+@option(
     "--database",
     metavar="URL",
     envvar="HOLDFAST_DATABASE_URL",
-    show_envvar=True,
     help="Another database instead: a path, sqlite:///path or postgresql://...",
 )
-@click.option(
+@option(
     "--database-type",
     envvar="DATABASE_TYPE",
-    show_envvar=True,
     type=click.Choice(["sqlite", "postgres"]),
-    help="Which of the next two to use, where --database is not given.",
+    help="Selects one of the next two options, if --database is not given.",
 )
-@click.option(
+@option(
     "--sqlite-database-path",
     metavar="PATH",
     envvar="SQLITE_DATABASE_PATH",
-    show_envvar=True,
-    help="The SQLite file, where --database is not given.",
+    help="The SQLite file, if --database is not given.",
 )
-@click.option(
+@option(
     "--postgres-database-url",
     metavar="URL",
     envvar="POSTGRES_DATABASE_URL",
-    show_envvar=True,
-    help="The PostgreSQL database, where --database is not given and --database-type is postgres.",
+    help="The PostgreSQL database, if --database is not given and --database-type is postgres.",
 )
 @packs_option
-@click.option(
-    "--migrate",
-    is_flag=True,
-    envvar="HOLDFAST_MIGRATE",
-    show_envvar=True,
-    help="Bring the schema up to date first, on PostgreSQL too.",
+@option(
+    "--migrate", is_flag=True, envvar="HOLDFAST_MIGRATE", help="Migrate the schema first, also a PostgreSQL schema."
 )
-@click.option(
+@option(
     "--allow-remote",
     is_flag=True,
     envvar="HOLDFAST_ALLOW_REMOTE",
-    show_envvar=True,
-    help="Let other machines in. Keys travel as they are: use it inside a network of your own, or behind TLS.",
+    help="Accept connections from other machines. Keys are sent unencrypted: use a private network or a TLS proxy.",
 )
-@click.option(
+@option(
     "--trust",
     multiple=True,
     metavar="RANGE",
     envvar="HOLDFAST_TRUST",
-    show_envvar=True,
-    help="Addresses, such as 10.0.0.0/8, whose callers need no key; may be said several times.",
+    help="Client addresses, such as 10.0.0.0/8, that need no key; repeatable.",
 )
-@click.option(
+@option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
     envvar="HOLDFAST_ALLOWED_HOSTS",
-    show_envvar=True,
-    help="A name of this server, besides localhost and IP addresses, that callers without a key may use; several times.",
+    help="A host name, besides localhost and IP addresses, that callers without a key may use; repeatable.",
 )
-@click.option(
+@option(
     "--default-tenant",
     metavar="NAME",
     default="default",
-    show_default=True,
-    callback=_with_a_name,
+    callback=_require_tenant_name,
     envvar="HOLDFAST_DEFAULT_TENANT",
-    show_envvar=True,
-    help="The tenant of callers without a key, and of addresses that name none.",
+    help="The tenant of callers without a key, and of paths that name no tenant.",
 )
-@click.option(
+@option(
     "--admin-key-file",
     envvar="HOLDFAST_ADMIN_KEY_FILE",
-    show_envvar=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file with the key that may do everything, instead of one that is drawn; or HOLDFAST_ADMIN_KEY itself.",
+    help="A file with the admin key. Default: the key in HOLDFAST_ADMIN_KEY, or a generated one.",
 )
-@click.option(
-    "--log-level",
-    default="warning",
-    show_default=True,
-    envvar="HOLDFAST_LOG_LEVEL",
-    show_envvar=True,
-    type=LEVELS,
-    help="What is logged.",
-)
-@click.option(
+@option("--log-level", default="warning", envvar="HOLDFAST_LOG_LEVEL", type=LEVELS, help="The lowest level to log.")
+@option(
     "--log-format",
     default="text",
-    show_default=True,
     envvar="HOLDFAST_LOG_FORMAT",
-    show_envvar=True,
     type=click.Choice(["text", "json"]),
-    help="Lines for people, or one JSON object a line.",
+    help="Plain lines for people, or one JSON object per line.",
 )
 @per_run_option
-@click.option(
+@option(
     "--retention-every",
     metavar="SECONDS",
     envvar="HOLDFAST_RETENTION_EVERY",
-    show_envvar=True,
     type=click.FloatRange(0),
     default=3600.0,
-    show_default=True,
-    help="Remove snapshots that must go about every so many seconds, by one of the servers on a database; 0 for never.",
+    help="Seconds between two retention sweeps, which one of the servers on a database runs; 0 disables them.",
 )
 @redis_options
 @pool_options
-@click.option(
+@option(
     "--limit",
     "limits",
     multiple=True,
     metavar="NAME=NUMBER",
     envvar="HOLDFAST_LIMITS",
-    show_envvar=True,
-    help="A limit of the server other than it is; may be said several times.",
+    help="Change a limit of the server; repeatable.",
 )
 def serve(
     host: str,
@@ -254,9 +214,9 @@ def serve(
 ) -> None:
     """Serve Holdfast over HTTP until stopped.
 
-    Without --database, everything is kept in one SQLite file in the data folder. Whoever asks needs an API key: the first, which
-    may do everything, is shown once, when there is none yet; `holdfast keys create` makes others. What was accepted when the
-    server is told to stop is finished first.
+    Without --database, all data is stored in one SQLite file in the data directory. Callers need an API key. If no key exists
+    yet, the server creates an admin key and prints it once; `holdfast keys create` creates others. When stopped, the server
+    finishes the requests that it has accepted.
     """
     from holdfast import api
     from holdfast.background import BackgroundOptions
@@ -265,61 +225,61 @@ def serve(
     show_deletions()
     if database and _is_outranked(click.get_current_context()):
         database = None
-    named = database or chosen_database(database_type, sqlite_database_path, postgres_database_url)
-    place = named or str(_file(data_dir))
-    key_words = None if named else _key_words(data_dir)
+    configured = database or database_of_type(database_type, sqlite_database_path, postgres_database_url)
+    url = configured or str(_file(data_dir))
+    key_notice = None if configured else _key_notice(data_dir)
     api.serve(
-        with_pool(place, pool_max_connections, pool_min_connections),
+        with_pool(url, pool_max_connections, pool_min_connections),
         host=host,
         port=port,
         allow_remote=allow_remote,
         limits=_limits(limits),
         access=api.AccessOptions(
-            trusted=api.networks(trust), tenant=default_tenant, hosts=tuple(each.lower() for each in allowed_hosts)
+            trusted=api.networks(trust), tenant=default_tenant, hosts=tuple(host.lower() for host in allowed_hosts)
         ),
         admin_key=_admin_key(admin_key_file),
         migrate=migrate,
         snapshots_per_run=per_run(),
         background=BackgroundOptions(retention_every_s=retention_every, redis_url=redis, stream=stream, event=event),
         packs=packs,
-        encryption_key=keys_of(place),
-        on_ready=lambda address, key: _shown(address, place, key, key_words),
+        encryption_key=keys_of(url),
+        on_ready=lambda address, key: _announce(address, url, key, key_notice),
     )
 
 
 def _is_outranked(context: click.Context) -> bool:
-    """Whether the command line names another database than the environment or the file do in ``--database``."""
+    """Whether ``--database`` comes from the environment or the file, and the command line selects another database."""
     line = ParameterSource.COMMANDLINE
     others = ("database_type", "sqlite_database_path", "postgres_database_url")
     is_line = [context.get_parameter_source(name) is line for name in others]
     return context.get_parameter_source("database") is not line and any(is_line)
 
 
-def _limits(said: tuple[str, ...]) -> Any:
+def _limits(assignments: tuple[str, ...]) -> Any:
     from holdfast.api import ServerLimits
 
-    known = {name: type(getattr(ServerLimits(), name)) for name in ServerLimits.__struct_fields__}
-    chosen: dict[str, float] = {}
-    for each in said:
-        name, _, number = each.partition("=")
-        if name not in known:
-            raise click.UsageError(f"there is no limit {name!r}; there are {', '.join(known)}")
+    types = {name: type(getattr(ServerLimits(), name)) for name in ServerLimits.__struct_fields__}
+    limits: dict[str, float] = {}
+    for assignment in assignments:
+        name, _, number = assignment.partition("=")
+        if name not in types:
+            raise click.UsageError(f"unknown limit {name!r}; valid are {', '.join(types)}")
         try:
-            chosen[name] = known[name](number)
+            limits[name] = types[name](number)
         except ValueError:
-            kind = "a whole number" if known[name] is int else "a number"
-            raise click.UsageError(f"the limit {name} is {kind}, not {number!r}") from None
-        if chosen[name] == 0 and name in _NEVER_ZERO:
-            raise click.UsageError(f"the limit {name} cannot be 0: nothing would be answered")
-        if chosen[name] < 0:
-            raise click.UsageError(f"the limit {name} cannot be less than 0")
-        if not math.isfinite(chosen[name]):
-            raise click.UsageError(f"the limit {name} is a number, not {number!r}")
-    return ServerLimits(**chosen)  # type: ignore[arg-type]
+            kind = "a whole number" if types[name] is int else "a number"
+            raise click.UsageError(f"limit {name} must be {kind}, not {number!r}") from None
+        if limits[name] == 0 and name in _NEVER_ZERO:
+            raise click.UsageError(f"limit {name} cannot be 0: the server could not answer any request")
+        if limits[name] < 0:
+            raise click.UsageError(f"limit {name} cannot be negative")
+        if not math.isfinite(limits[name]):
+            raise click.UsageError(f"limit {name} must be a finite number, not {number!r}")
+    return ServerLimits(**limits)  # type: ignore[arg-type]
 
 
 def _admin_key(file: Path | None) -> str | None:
-    """The key from the file or the environment. It is no option: those can be read by everybody on the machine."""
+    """Return the key of the file or the environment. It is not an option, because other users can read command lines."""
     import os
 
     if file is not None:
@@ -328,49 +288,50 @@ def _admin_key(file: Path | None) -> str | None:
 
 
 def _file(data_dir: Path) -> Path:
-    """The database file in a folder that, if it is made here, only its owner can read."""
+    """Return the database file in the data directory. A new directory is readable by its owner only."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return data_dir.resolve() / FILE
 
 
-def _key_words(data_dir: Path) -> str | None:
-    """What to say about the key file in the data folder, which is made if there is neither one nor a key in the environment."""
+def _key_notice(data_dir: Path) -> str | None:
+    """Create the key file in the data directory, unless a key is configured, and return a notice about it."""
     if KeyRing.from_environment():
         return None
     path = data_dir.resolve() / key_file.NAME
     try:
         is_new = key_file.make(path)
     except InvalidInput as error:
-        return f"Secrets cannot be stored: there is no encryption key, and {error}"
-    return f"Secrets are encrypted with the key in {describe(str(path))}{', made now' * is_new}: keep a copy of it."
+        return f"Secrets cannot be stored: no encryption key is configured, and {error}"
+    created = ", which was just created" if is_new else ""
+    return f"Secrets are encrypted with the key in {describe(str(path))}{created}: keep a copy of it."
 
 
-def _shown(address: str, place: str, key: str | None, key_words: str | None) -> None:
-    """Announce the server where somebody sees it.
+def _announce(address: str, url: str, key: str | None, key_notice: str | None) -> None:
+    """Print the address of the server, the new admin key and an example request.
 
     Raises:
-        OSError: standard output is closed. It leads nowhere from then on, or the same would be raised again at the end.
+        OSError: standard output is closed. It is redirected to the null device, or the flush at exit would raise again.
     """
     import os
 
     if sys.stdout is None:
         raise OSError(errno.EBADF, "standard output is closed")
     try:
-        _announce(address, place, key, key_words)
+        _print_announcement(address, url, key, key_notice)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
 
 
-def _announce(address: str, place: str, key: str | None, key_words: str | None = None) -> None:
-    print_line(f"Holdfast is ready at {address}  (database: {describe(place)}; stop with Ctrl-C)")
+def _print_announcement(address: str, url: str, key: str | None, key_notice: str | None = None) -> None:
+    print_line(f"Holdfast is ready at {address}  (database: {describe(url)}; stop with Ctrl-C)")
     if key is not None:
-        print_line(f"The key that may do everything, shown this once: {key}")
-    if key_words is not None:
-        print_line(key_words)
-    print_line("Start a session:")
+        print_line(f"Admin key, shown only once: {key}")
+    if key_notice is not None:
+        print_line(key_notice)
+    print_line("Create a session:")
     body = '{"user": "ada", "agent": "helper"}'
-    shown = key or "$HOLDFAST_KEY"
-    send = f"-H 'Authorization: Bearer {shown}'" if key else f'-H "Authorization: Bearer {shown}"'
-    print_line(f"  curl -s {address}/v1/tenants/demo/sessions {send} -H 'Content-Type: application/json' -d '{body}'")
+    token = key or "$HOLDFAST_KEY"
+    header = f"-H 'Authorization: Bearer {token}'" if key else f'-H "Authorization: Bearer {token}"'
+    print_line(f"  curl -s {address}/v1/tenants/demo/sessions {header} -H 'Content-Type: application/json' -d '{body}'")
     logging.getLogger("holdfast.api").info("ready at %s", address)

@@ -1,4 +1,4 @@
-"""``holdfast worker``."""
+"""``holdfast worker``: claim runs and drive them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,24 @@ from .output import print_line
     "--handler",
     required=True,
     metavar="MODULE:NAME",
-    help="What to drive runs with: a Loop, or a function from a tenant's handle and a run to one.",
+    help="A Loop that drives the runs, or a function that takes a tenant handle and a run and returns a Loop.",
 )
-@click.option("--concurrency", default=8, show_default=True, type=click.IntRange(1, 10_000), help="Runs at once.")
-@click.option("--tenant", "tenants", multiple=True, help="Only runs of this tenant; may be said several times.")
-@click.option("--agent", "agents", multiple=True, help="Only runs of this agent; may be said several times.")
+@click.option(
+    "--concurrency",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Maximum number of runs at once.",
+)
+@click.option("--tenant", "tenants", multiple=True, help="Only runs of this tenant; repeatable.")
+@click.option("--agent", "agents", multiple=True, help="Only runs of this agent; repeatable.")
 @click.option(
     "--lease",
     "lease_s",
     default=60.0,
     show_default=True,
     type=click.FloatRange(0.1, 900),
-    help="Seconds after its last sign of life until others may take over what it holds.",
+    help="Seconds without a heartbeat until other workers may take over its runs.",
 )
 @click.option(
     "--grace",
@@ -42,7 +48,7 @@ from .output import print_line
     default=20.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Seconds that runs get to come to the end of their iteration when it is told to stop.",
+    help="Seconds that runs have to finish their current iteration when the worker is stopped.",
 )
 def worker(
     database: str,
@@ -56,12 +62,12 @@ def worker(
     lease_s: float,
     grace_s: float,
 ) -> None:
-    """Claim runs as they come and drive them, until stopped.
+    """Claim runs and drive them until stopped.
 
-    Told to stop (Ctrl-C or SIGTERM), it claims nothing more and hands over what it holds: each run after the iteration it is in,
-    or where it is when the grace is over. Told again, at once.
+    When stopped (Ctrl-C or SIGTERM), the worker claims no more runs and releases those it holds: each run after its current
+    iteration, or when the grace period is over. A second signal stops it at once.
     """
-    import asyncio  # here and not above: it takes longer to import than most commands take to run
+    import asyncio  # imported here because the import takes longer than most commands take to run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     options: dict[str, Any] = {
@@ -72,7 +78,7 @@ def worker(
         "grace_s": grace_s,
     }
     database = with_pool(database, pool_max_connections, pool_min_connections)
-    asyncio.run(_work(database, packs, _named(handler), options))
+    asyncio.run(_work(database, packs, _load(handler), options))
 
 
 async def _work(database: str, packs: str | None, handler: Any, options: dict[str, Any]) -> None:
@@ -81,27 +87,27 @@ async def _work(database: str, packs: str | None, handler: Any, options: dict[st
     from holdfast.loop.worker import Worker
 
     async with open_async(database, packs) as hf:
-        made = Worker(hf, handler, **options)
+        worker = Worker(hf, handler, **options)
         for name in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(name, made.stop)
-        print_line(f"Holdfast's worker {made.holder} is ready  (database: {describe(database)}; stop with Ctrl-C)")
-        await made.work()
+            asyncio.get_running_loop().add_signal_handler(name, worker.stop)
+        print_line(f"Worker {worker.holder} is ready  (database: {describe(database)}; stop with Ctrl-C)")
+        await worker.work()
 
 
-def _named(handler: str) -> Any:
-    """What ``module:name`` means, seen from the folder that is here."""
+def _load(handler: str) -> Any:
+    """Import ``module:name``, with the current directory on the path."""
     module, colon, name = handler.partition(":")
     if not (module and colon and name):
-        raise click.BadParameter(f"{handler!r} is not MODULE:NAME", param_hint="--handler")
+        raise click.BadParameter(f"{handler!r} is not of the form MODULE:NAME", param_hint="--handler")
     sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise click.BadParameter(f"there is no module {module!r}", param_hint="--handler") from None
+        raise click.BadParameter(f"module {module!r} does not exist", param_hint="--handler") from None
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise click.BadParameter(f"{module} has no {name!r}", param_hint="--handler")
-        found = getattr(found, part)
-    return found
+        if not hasattr(target, part):
+            raise click.BadParameter(f"module {module!r} has no attribute {name!r}", param_hint="--handler")
+        target = getattr(target, part)
+    return target

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import Corrupt, InvalidInput, NotFound, PacksUnknown, Unavailable
+from ..errors import Corrupt, InvalidInput, NotFound, PackStorageMissing, Unavailable
 from ..extras import needs
 from .objects import digest_of
 
@@ -91,14 +91,14 @@ class PackStorage:
 
         Raises:
             NotFound: the pack does not exist.
-            PacksUnknown: the directory does not exist.
+            PackStorageMissing: the directory does not exist.
             Unavailable: the storage cannot be reached.
             Corrupt: the pack is too short.
         """
         if not spans:
             return []
         if self._is_missing:
-            raise PacksUnknown(
+            raise PackStorageMissing(
                 f"this tenant has objects in packs, and the directory {self._where!r} does not exist: {PACKS_HINT}"
             )
         starts, lengths = [start for start, _ in spans], [length for _, length in spans]

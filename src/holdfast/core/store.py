@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ..engines.offload import Heavy
+from ..engines.heavy_calls import HeavyCall
 from ..engines.protocol import Connection, Engine
 from . import actor_context
 from .actor_context import ActorContext
@@ -69,12 +69,12 @@ def writes(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     return _public(call, method)
 
 
-def writes_heavily(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
+def writes_in_thread(method: Method[AnyStore, P, T]) -> PublicMethod[AnyStore, P, T]:
     """``writes`` for a method whose statements may take long: under asyncio it runs in a thread, whatever the disk is like."""
 
     @wraps(method)
     def call(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self._engine.write(Heavy(lambda connection: method(self, connection, *args, **kwargs)))
+        return self._engine.write(HeavyCall(lambda connection: method(self, connection, *args, **kwargs)))
 
     return _public(call, method)
 

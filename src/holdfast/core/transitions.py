@@ -125,7 +125,7 @@ RETURNING {returned};
         return parse(text, self.row)
 
     def _move(self, name: str, move: Move) -> str:
-        """Return the statement of a move; see ``Move`` for what it checks."""
+        """Return the statement of a move; see ``Move`` for its checks."""
         steps = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in move.states.items())
         sets = [f"status = CASE status {steps} END", *(f"{self.column(f)} = :{self.parameter(f)}" for f in move.sets)]
         sets += ["updated_at = :now_at"] if "updated_at" in self.fields else []
@@ -185,7 +185,7 @@ RETURNING {returned};
         equal: Mapping[str, Any] | None = None,
         where: Sequence[Filter] = (),
     ) -> R | None:
-        """Take the oldest row that is ready or whose lease has expired, for ``ttl_ms``; return ``None`` if there is none to take.
+        """Take the oldest row that is ready or whose lease has expired, for ``ttl_ms``; return ``None`` if no row can be claimed.
 
         Raises:
             InvalidInput: the holder, the time or a filter is not valid.
@@ -254,7 +254,7 @@ class AsyncTransitions(TenantStore, Generic[R]):
 
     @writes
     async def claim(self, connection: Connection, holder: str, *, ttl_ms: int = 60_000) -> R | None:
-        """Take the oldest row that is ready or whose lease has expired; return ``None`` if there is none to take."""
+        """Take the oldest row that is ready or whose lease has expired; return ``None`` if no row can be claimed."""
         row: R | None = await self.transitions.claim(connection, self._scope, holder, ttl_ms=ttl_ms)
         return row
 

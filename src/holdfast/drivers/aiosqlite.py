@@ -1,4 +1,4 @@
-"""aiosqlite: the caller's connection. Everything sqlite3 needs, done in that connection's own thread."""
+"""Driver for the caller's aiosqlite connection; runs the sqlite3 driver in that connection's thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AiosqliteConnection:
-    """A connection whose methods really suspend."""
+    """Asynchronous connection: its methods suspend."""
 
     dialect, distributed = Dialect.SQLITE, False
 
@@ -36,19 +36,19 @@ class AiosqliteConnection:
         return _Savepoint(self)
 
     async def run(self, call: Callable[[Sqlite3Connection], Coroutine[Any, Any, T]]) -> T:
-        """Run a blocking call in the connection's thread, whole even if the task is cancelled meanwhile."""
+        """Run a blocking call in the connection's thread; it completes even if the task is cancelled."""
         try:
             raw = self._raw._conn
         except ValueError as error:
-            raise Closed("the connection that was joined is not open: await it, or join an open one") from error
+            raise Closed("the joined aiosqlite connection is not open: await it, or join an open one") from error
         self._blocking = blocking = self._blocking or Sqlite3Connection(raw)
-        # Private, but it is how every method of aiosqlite gets to the thread, and there is no public way.
+        # Private API, but every method of aiosqlite uses it to run code in the thread, and no public equivalent exists.
         execute: Callable[[Callable[[], T]], Awaitable[T]] = self._raw._execute
         return await execute(lambda: step(call(blocking)))
 
 
 def wrap(connection: aiosqlite.Connection) -> AiosqliteConnection:
-    """The caller's connection."""
+    """Wrap the caller's connection."""
     return AiosqliteConnection(connection)
 
 

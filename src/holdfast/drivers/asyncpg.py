@@ -1,4 +1,4 @@
-"""asyncpg: the caller's connection, with the caller's codecs and, often, the caller's transaction."""
+"""Driver for the caller's asyncpg connection, which may have its own codecs and an open transaction."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any
 import asyncpg
 
 from ..engines.protocol import Row
-from .asyncpg_codecs import past_codecs
-from .asyncpg_connection import FAILED, AsyncpgConnection, Savepoint, translated
-from .uncancellable import MAX_UNDOING, to_its_end
+from .asyncpg_codecs import cast_arguments
+from .asyncpg_connection import FAILED, AsyncpgConnection, AsyncpgSavepoint, holdfast_error
+from .uncancellable import MAX_ROLLBACK_TRIES, run_to_completion
 
 
 class JoinedConnection(AsyncpgConnection):
-    """A connection whose codecs are not for our values, and which nobody may throw away."""
+    """The caller's connection: its codecs must not apply to our values, and we must not close it."""
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
-        return await super().fetch(await self._past_codecs(sql), args)
+        return await super().fetch(await self._with_casts(sql), args)
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        await super().many(await self._past_codecs(sql), rows)
+        await super().many(await self._with_casts(sql), rows)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        return _WholeSavepoint(self.raw)
+        return _UncancellableSavepoint(self.raw)
 
-    async def _past_codecs(self, sql: str) -> str:
+    async def _with_casts(self, sql: str) -> str:
         try:
-            return await past_codecs(self.raw, sql)
+            return await cast_arguments(self.raw, sql)
         except FAILED as error:
-            raise translated(error) from error
+            raise holdfast_error(error) from error
 
 
 def wrap(connection: asyncpg.Connection) -> JoinedConnection:
-    """The caller's connection."""
+    """Wrap the caller's connection."""
     return JoinedConnection(connection)
 
 
-class _WholeSavepoint(Savepoint):
-    """A savepoint that is set, kept and undone whole, whoever is cancelled meanwhile."""
+class _UncancellableSavepoint(AsyncpgSavepoint):
+    """A savepoint whose statements complete even if the task is cancelled."""
 
     async def __aenter__(self) -> None:
         try:
             await super().__aenter__()
         except CancelledError:
             with suppress(*FAILED):
-                await self._undo()
+                await self._roll_back()
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -55,16 +55,16 @@ class _WholeSavepoint(Savepoint):
             await super().__aexit__(kind, error, trace)
             return
         with suppress(*FAILED):
-            await self._undo()
+            await self._roll_back()
 
-    async def _say(self, sql: str) -> None:
-        await to_its_end(super()._say(sql))
+    async def _execute(self, sql: str) -> None:
+        await run_to_completion(super()._execute(sql))
 
-    async def _undo(self) -> None:
-        await to_its_end(self._undone())
+    async def _roll_back(self) -> None:
+        await run_to_completion(self._retry_rollback())
 
-    async def _undone(self) -> None:
-        for _ in range(MAX_UNDOING):
+    async def _retry_rollback(self) -> None:
+        for _ in range(MAX_ROLLBACK_TRIES):
             with suppress(asyncpg.QueryCanceledError):
-                await super()._undo()
+                await super()._roll_back()
                 return

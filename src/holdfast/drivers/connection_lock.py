@@ -1,7 +1,7 @@
-"""Taking turns on a connection that several threads or tasks share.
+"""Locks for connections that several threads or tasks share.
 
-Savepoints are a stack: of two calls that interleave on one connection, each would end the other's. So our calls on one
-connection, through however many handles, go one after the other. The caller's own statements are the caller's to order.
+Savepoints form a stack: if two calls interleaved on one connection, each would release the other's savepoints. So our calls
+on one connection run one at a time, through any number of handles. The caller orders its own statements.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     import asyncio
 
-Turn = AbstractAsyncContextManager[None]
+ConnectionLock = AbstractAsyncContextManager[None]
 
 
-class ThreadTurn:
-    """A turn that a thread waits for; it never suspends."""
+class ThreadLock:
+    """A lock for threads, as an asynchronous context manager that never suspends."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -30,18 +30,18 @@ class ThreadTurn:
         self._lock.release()
 
 
-# By the connection's identity: whoever holds the turn holds the connection too, so no other object can come by it.
-_of_threads: WeakValueDictionary[int, ThreadTurn] = WeakValueDictionary()
-_of_tasks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+# By id(): the owner of a lock keeps the connection alive too, so no other object can get the same id.
+_thread_locks: WeakValueDictionary[int, ThreadLock] = WeakValueDictionary()
+_task_locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
 
-def of_threads(connection: Any) -> Turn:
-    """The turn on a blocking connection, to be kept together with it."""
-    return _of_threads.setdefault(id(connection), ThreadTurn())
+def for_threads(connection: Any) -> ConnectionLock:
+    """Return the lock of a blocking connection. The caller must keep it together with the connection."""
+    return _thread_locks.setdefault(id(connection), ThreadLock())
 
 
-def of_tasks(connection: Any) -> Turn:
-    """The turn on an asynchronous connection, to be kept together with it."""
-    import asyncio  # not for those who never use it
+def for_tasks(connection: Any) -> ConnectionLock:
+    """Return the lock of an asynchronous connection. The caller must keep it together with the connection."""
+    import asyncio  # imported lazily: synchronous programs do not need it
 
-    return _of_tasks.setdefault(id(connection), asyncio.Lock())
+    return _task_locks.setdefault(id(connection), asyncio.Lock())

@@ -1,4 +1,4 @@
-"""Which driver wraps the connection a caller brings. Found by the object's type, without importing any library for it."""
+"""Select the driver for a caller's connection by its type, without importing any database library."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ _ASYNCHRONOUS = {
     "sqlalchemy.ext.asyncio.session.AsyncSession": "sqlalchemy",
 }
 _EXTRAS = {"aiosqlite": "aiosqlite", "sqlalchemy": "sqlalchemy"}
-"""Which extra brings what a driver needs, where that is not PostgreSQL's."""
+"""The extra that installs a driver's library, where it is not ``postgres``."""
 
 
 def blocking(connection: Any, dialect: Dialect) -> Connection:
-    """The caller's synchronous connection, wrapped.
+    """Wrap the caller's synchronous connection.
 
     Raises:
-        InvalidInput: it is not one we know, or speaks to the other engine.
+        InvalidInput: its type is not supported, or it is connected to the other database engine.
     """
     return _wrap(connection, dialect, _BLOCKING, "Holdfast", _ASYNCHRONOUS, "AsyncHoldfast")
 
 
 def asynchronous(connection: Any, dialect: Dialect) -> Connection:
-    """The caller's asynchronous connection, wrapped.
+    """Wrap the caller's asynchronous connection.
 
     Raises:
-        InvalidInput: it is not one we know, or speaks to the other engine.
+        InvalidInput: its type is not supported, or it is connected to the other database engine.
     """
     return _wrap(connection, dialect, _ASYNCHRONOUS, "AsyncHoldfast", _BLOCKING, "Holdfast")
 
 
 def _wrap(
-    connection: Any, dialect: Dialect, known: dict[str, str], ours: str, others: dict[str, str], theirs: str
+    connection: Any, dialect: Dialect, drivers: dict[str, str], ours: str, others: dict[str, str], theirs: str
 ) -> Connection:
-    driver = _driver(connection, known)
+    driver = _driver(connection, drivers)
     if driver is None:
         kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
         if _driver(connection, others) is not None:
-            raise InvalidInput(f"{kind} belongs to {theirs}, and this is {ours}: open the other one to join it")
-        raise InvalidInput(f"cannot join {kind}; {ours} joins {', '.join(known)}")
+            raise InvalidInput(f"{kind} can be joined by {theirs} only, and this is {ours}: open {theirs} instead")
+        raise InvalidInput(f"cannot join {kind}; {ours} joins {', '.join(drivers)}")
     with needs(_EXTRAS.get(driver, "postgres")):
         module = import_module(f".{driver}", __package__)
     wrapped: Connection = module.wrap(connection)
     if wrapped.dialect is not dialect:
         raise InvalidInput(
-            f"this Holdfast is on {dialect.value} and the connection is on {wrapped.dialect.value}: join one of its own kind"
+            f"this Holdfast uses {dialect.value} and the connection {wrapped.dialect.value}: join a {dialect.value} connection"
         )
     return wrapped
 
 
-def _driver(connection: Any, known: dict[str, str]) -> str | None:
+def _driver(connection: Any, drivers: dict[str, str]) -> str | None:
     for kind in type(connection).__mro__:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if name in known:
-            return known[name]
+        if name in drivers:
+            return drivers[name]
     return None

@@ -1,4 +1,4 @@
-"""psycopg 3: the synchronous PostgreSQL engine's own connections, and the caller's."""
+"""Driver for psycopg 3: connections of the blocking PostgreSQL engine, and the caller's ``Connection``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import LOST_ON_COMMIT
 from ..engines.protocol import Row
 from ..errors import OutcomeUnknown
-from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
+from .psycopg_shared import holdfast_error, is_idle, needs_transaction, refuse_pipeline
 
-KEPT_ROWS = 100
-"""A cursor is used again: making one takes a fifth of what a statement does. It holds its last answer, so not after more rows."""
+MAX_REUSED_ROWS = 100
+"""Result rows up to which a cursor is reused; creating one costs a fifth of a statement. A cursor keeps its last result in
+memory, so after a larger result it is closed."""
 
 
 class PsycopgConnection:
-    """A blocking connection: its methods never suspend."""
+    """Blocking connection: its methods never suspend."""
 
     dialect = Dialect.POSTGRES
     commit = "COMMIT"
@@ -35,19 +36,19 @@ class PsycopgConnection:
         return self.execute(sql, args)
 
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """``fetch``, for callers that are not coroutines."""
+        """Run ``fetch`` for callers that are not coroutines."""
         refuse_pipeline(self.raw)
         try:
-            # A cursor of our own: the caller's connection keeps its row factory, and we keep $1 for placeholders.
+            # Our own raw cursor: it ignores the row factory of the caller's connection and accepts $1 placeholders.
             cursor = self._cursor = self._cursor or psycopg.RawCursor(self.raw, row_factory=tuple_row)
             cursor.execute(sql.encode(), args or None, binary=bool(args))
             rows = cursor.fetchall() if cursor.description else []
-            if len(rows) > KEPT_ROWS:
+            if len(rows) > MAX_REUSED_ROWS:
                 cursor.close()
                 self._cursor = None
             return rows
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise holdfast_error(error) from error
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         refuse_pipeline(self.raw)
@@ -55,20 +56,20 @@ class PsycopgConnection:
             with psycopg.RawCursor(self.raw) as cursor:
                 cursor.executemany(sql.encode(), rows)
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise holdfast_error(error) from error
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         return _Savepoint(self)
 
 
 def wrap(connection: psycopg.Connection[Any]) -> PsycopgConnection:
-    """The caller's connection."""
+    """Wrap the caller's connection."""
     return PsycopgConnection(connection)
 
 
 class _Savepoint:
     def __init__(self, connection: PsycopgConnection) -> None:
-        self._connection, self._outermost = connection, opens_itself(connection.raw)
+        self._connection, self._outermost = connection, needs_transaction(connection.raw)
 
     async def __aenter__(self) -> None:
         self._connection.depth += 1
@@ -76,7 +77,7 @@ class _Savepoint:
             self._connection.execute("BEGIN" if self._outermost else f"SAVEPOINT holdfast_{self._connection.depth}")
         except BaseException:
             self._connection.depth -= 1
-            # Interrupted, it may have begun all the same, and would swallow what is written next.
+            # If interrupted, the transaction may have begun, and the next write would become part of it.
             if self._outermost and not is_idle(self._connection.raw):
                 self._connection.execute("ROLLBACK")
             raise
@@ -85,7 +86,7 @@ class _Savepoint:
         connection, name = self._connection, f"holdfast_{self._connection.depth}"
         connection.depth -= 1
         if error is not None and (connection.raw.closed or connection.raw.broken):
-            return  # the server has undone it
+            return  # the server has rolled back
         if self._outermost:
             self._end(connection.commit if error is None else "ROLLBACK")
             return
@@ -99,6 +100,6 @@ class _Savepoint:
         except LOST_ON_COMMIT as error:
             raise OutcomeUnknown from error
         except BaseException:
-            if not is_idle(self._connection.raw):  # interrupted, and not ended
+            if not is_idle(self._connection.raw):  # interrupted: the transaction is still open
                 self._connection.execute("ROLLBACK")
             raise

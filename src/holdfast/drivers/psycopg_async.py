@@ -1,4 +1,4 @@
-"""psycopg 3, asynchronous: the caller's ``AsyncConnection``."""
+"""Driver for the caller's psycopg 3 ``AsyncConnection``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..engines.dialect import Dialect
 from ..engines.postgres.errors import LOST_ON_COMMIT
 from ..engines.protocol import Row
 from ..errors import HoldfastError, OutcomeUnknown, Unavailable
-from .psycopg_states import is_idle, opens_itself, refuse_pipeline, translated
-from .uncancellable import MAX_UNDOING, to_its_end
+from .psycopg_shared import holdfast_error, is_idle, needs_transaction, refuse_pipeline
+from .uncancellable import MAX_ROLLBACK_TRIES, run_to_completion
 
 
 class AsyncPsycopgConnection:
-    """A connection whose methods really suspend."""
+    """Asynchronous connection: its methods suspend."""
 
     dialect = Dialect.POSTGRES
     distributed = False
@@ -36,7 +36,7 @@ class AsyncPsycopgConnection:
                 await cursor.execute(sql.encode(), args or None, binary=bool(args))
                 return await cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise holdfast_error(error) from error
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         refuse_pipeline(self.raw)
@@ -44,64 +44,64 @@ class AsyncPsycopgConnection:
             async with psycopg.AsyncRawCursor(self.raw) as cursor:
                 await cursor.executemany(sql.encode(), rows)
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise holdfast_error(error) from error
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         return _Savepoint(self)
 
 
 def wrap(connection: psycopg.AsyncConnection[Any]) -> AsyncPsycopgConnection:
-    """The caller's connection."""
+    """Wrap the caller's connection."""
     return AsyncPsycopgConnection(connection)
 
 
 class _Savepoint:
-    """A savepoint or a transaction that is set, kept and undone whole, whoever is cancelled meanwhile."""
+    """A savepoint or transaction whose statements complete even if the task is cancelled."""
 
     def __init__(self, connection: AsyncPsycopgConnection) -> None:
         self._connection = connection
-        self._outermost = opens_itself(connection.raw)
+        self._outermost = needs_transaction(connection.raw)
         self._name = f"holdfast_{connection.depth + 1}"
 
     async def __aenter__(self) -> None:
         try:
-            await to_its_end(self._say("BEGIN" if self._outermost else f"SAVEPOINT {self._name}"))
+            await run_to_completion(self._execute("BEGIN" if self._outermost else f"SAVEPOINT {self._name}"))
         except CancelledError:
             with suppress(HoldfastError):
-                await to_its_end(self._undo())
+                await run_to_completion(self._roll_back())
             raise
         self._connection.depth += 1
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         self._connection.depth -= 1
         if error is None:
-            await to_its_end(self._keep())
-        elif not (self._connection.raw.closed or self._connection.raw.broken):  # there the server has undone it
-            await to_its_end(self._undo())
+            await run_to_completion(self._commit())
+        elif not (self._connection.raw.closed or self._connection.raw.broken):  # otherwise the server has rolled back
+            await run_to_completion(self._roll_back())
 
-    async def _keep(self) -> None:
+    async def _commit(self) -> None:
         try:
-            await self._say("COMMIT" if self._outermost else f"RELEASE SAVEPOINT {self._name}")
+            await self._execute("COMMIT" if self._outermost else f"RELEASE SAVEPOINT {self._name}")
         except LOST_ON_COMMIT as error:
             if self._outermost:
                 raise OutcomeUnknown from error
             raise
         except HoldfastError:
             if self._outermost and not is_idle(self._connection.raw):
-                await self._say("ROLLBACK")
+                await self._execute("ROLLBACK")
             raise
 
-    async def _undo(self) -> None:
+    async def _roll_back(self) -> None:
         name = self._name
         statements = ["ROLLBACK"] if self._outermost else [f"ROLLBACK TO SAVEPOINT {name}", f"RELEASE SAVEPOINT {name}"]
-        for _ in range(MAX_UNDOING):
+        for _ in range(MAX_ROLLBACK_TRIES):
             try:
                 for statement in statements:
-                    await self._say(statement)
+                    await self._execute(statement)
                 return
             except Unavailable as error:
                 if not isinstance(error.__cause__, QueryCanceled):
                     raise
 
-    async def _say(self, sql: str) -> None:
+    async def _execute(self, sql: str) -> None:
         await self._connection.fetch(sql, ())

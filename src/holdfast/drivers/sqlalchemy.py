@@ -1,7 +1,7 @@
-"""SQLAlchemy: the caller's Connection, Session, AsyncConnection or AsyncSession.
+"""Driver for the caller's SQLAlchemy Connection, Session, AsyncConnection or AsyncSession.
 
-SQLAlchemy decides on which connection its transaction runs, when it begins and when it ends. So the connection underneath is
-looked up anew for each call, its transaction is made to begin if it has not yet, and the driver for it does the rest.
+SQLAlchemy decides on which connection its transaction runs, and when it begins and ends. So for each call the underlying
+connection is looked up again, its transaction is begun if necessary, and the driver of that connection does the rest.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ..engines.protocol import Connection, Row
 from ..errors import Closed, InvalidInput, Unavailable
 from . import join
 
-Theirs = SyncConnection | Session | AsyncConnection | AsyncSession
+CallerConnection = SyncConnection | Session | AsyncConnection | AsyncSession
 _DIALECTS = {"sqlite": Dialect.SQLITE, "postgresql": Dialect.POSTGRES}
 
 
 class SqlalchemyConnection:
-    """A connection that blocks or suspends as the caller's own does."""
+    """Connection that blocks or suspends like the caller's own."""
 
     distributed = False
 
-    def __init__(self, theirs: Theirs) -> None:
+    def __init__(self, theirs: CallerConnection) -> None:
         self._theirs = theirs
         self._in_scope: Connection | None = None
         self.dialect = _dialect(theirs)
@@ -52,7 +52,7 @@ class SqlalchemyConnection:
                 self._in_scope = outer
 
     async def _underneath(self) -> Connection:
-        """The driver's connection, with SQLAlchemy's transaction open on it."""
+        """Return the wrapped driver connection, on which SQLAlchemy's transaction is open."""
         theirs = self._theirs
         with _translating():
             if isinstance(theirs, (AsyncConnection, AsyncSession)):
@@ -61,8 +61,8 @@ class SqlalchemyConnection:
             return join.blocking(_blocking(theirs), self.dialect)
 
 
-def wrap(connection: Theirs) -> SqlalchemyConnection:
-    """The caller's connection or session."""
+def wrap(connection: CallerConnection) -> SqlalchemyConnection:
+    """Wrap the caller's connection or session."""
     return SqlalchemyConnection(connection)
 
 
@@ -76,30 +76,30 @@ def _blocking(theirs: SyncConnection | Session) -> Any:
 async def _asynchronous(theirs: AsyncConnection | AsyncSession) -> Any:
     connection = await theirs.connection() if isinstance(theirs, AsyncSession) else theirs
     raw = (await connection.get_raw_connection()).driver_connection
-    # On asyncpg the transaction begins with the first statement that goes through SQLAlchemy, so there must be one.
+    # With asyncpg the transaction begins with the first statement that goes through SQLAlchemy, so one is executed.
     begun = getattr(raw, "is_in_transaction", connection.in_transaction)
     if not begun():
         await connection.exec_driver_sql("SELECT 1")
     return raw
 
 
-def _dialect(theirs: Theirs) -> Dialect:
+def _dialect(theirs: CallerConnection) -> Dialect:
     with _translating():
         bound = theirs.get_bind() if isinstance(theirs, (Session, AsyncSession)) else theirs
         name = bound.dialect.name
     if name not in _DIALECTS:
-        raise InvalidInput(f"cannot join SQLAlchemy on {name}: only on {' and '.join(_DIALECTS)}")
+        raise InvalidInput(f"cannot join SQLAlchemy on {name}; supported: {' and '.join(_DIALECTS)}")
     return _DIALECTS[name]
 
 
 @contextmanager
 def _translating() -> Iterator[None]:
-    """Errors of SQLAlchemy become ours."""
+    """Convert SQLAlchemy's errors to ours."""
     try:
         yield
     except exc.ResourceClosedError as error:
-        raise Closed("the SQLAlchemy connection that was joined is closed; join an open one") from error
+        raise Closed("the joined SQLAlchemy connection is closed; join an open one") from error
     except (exc.DBAPIError, exc.TimeoutError) as error:
         raise Unavailable(f"SQLAlchemy cannot reach the database: {error}") from error
     except exc.SQLAlchemyError as error:
-        raise InvalidInput(f"what was joined cannot be used: {error}") from error
+        raise InvalidInput(f"the joined SQLAlchemy connection or session cannot be used: {error}") from error

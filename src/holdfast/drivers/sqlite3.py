@@ -1,7 +1,7 @@
-"""sqlite3: the caller's connection of the standard library, in all its transaction modes.
+"""Driver for the caller's sqlite3 connection, in all its transaction modes.
 
-A connection that opens transactions by itself (``isolation_level`` is a text, or ``autocommit=False``) keeps doing so: we
-open the transaction it would have opened, and only the caller's ``commit()`` makes it last. On one that opens none
+If the connection begins transactions implicitly (``isolation_level`` is a string, or ``autocommit=False``), we begin the
+transaction that it would have begun, and only the caller's ``commit()`` makes it durable. If it does not
 (``isolation_level=None``, or ``autocommit=True``), a write outside the caller's ``BEGIN`` is a transaction of its own.
 """
 
@@ -16,15 +16,15 @@ from typing import Any
 from ..engines.dialect import Dialect
 from ..engines.protocol import Row
 from ..engines.sqlite.errors import DiskFailed, translate
-from ..engines.sqlite.libraries import Claim
+from ..engines.sqlite.library_claims import Claim
 from ..errors import Closed, InvalidInput, OutcomeUnknown
 
 _FILES = "PRAGMA database_list"
-_NUMBERS_ARE_NAMES = (3, 12, 0) <= sys.version_info < (3, 12, 4)  # these warn about a sequence for ?1, ?2
+_NUMBERS_ARE_NAMES = (3, 12, 0) <= sys.version_info < (3, 12, 4)  # these versions warn about a sequence for ?1, ?2
 
 
 class Sqlite3Connection:
-    """A blocking connection: its methods never suspend."""
+    """Blocking connection: its methods never suspend."""
 
     dialect, distributed = Dialect.SQLITE, False
 
@@ -35,7 +35,7 @@ class Sqlite3Connection:
         return self.execute(sql, args)
 
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """``fetch``, for callers that are not coroutines."""
+        """Run ``fetch`` for callers that are not coroutines."""
         with self._cursor() as cursor:
             return cursor.execute(sql, _arguments(args)).fetchall()
 
@@ -43,12 +43,12 @@ class Sqlite3Connection:
         with self._cursor() as cursor:
             cursor.executemany(sql, map(_arguments, rows))
 
-    def savepoint(self) -> Savepoint:
-        return Savepoint(self)
+    def savepoint(self) -> Sqlite3Savepoint:
+        return Sqlite3Savepoint(self)
 
     @contextmanager
     def _cursor(self) -> Iterator[sqlite3.Cursor]:
-        """A cursor that gives plain rows of plain text, whatever factories the caller has set."""
+        """Return a cursor that produces tuples and ``str``, regardless of the factories the caller has set."""
         with translating():
             cursor = sqlite3.Cursor(self.raw)
             theirs, self.raw.text_factory = self.raw.text_factory, str
@@ -59,8 +59,8 @@ class Sqlite3Connection:
                 self.raw.text_factory = theirs
 
 
-class Savepoint:
-    """A scope in the caller's transaction, or a transaction opened for it. Leaving what was not entered does nothing."""
+class Sqlite3Savepoint:
+    """A savepoint in the caller's transaction, or a new transaction. Exiting without having entered has no effect."""
 
     def __init__(self, connection: Sqlite3Connection) -> None:
         self._connection = connection
@@ -77,7 +77,7 @@ class Savepoint:
             return
         connection, self._ends = self._connection, None
         try:
-            # SQLite undoes everything by itself when, for example, the disk is full.
+            # SQLite rolls back by itself when, for example, the disk is full.
             for sql in ends[error is not None] if connection.raw.in_transaction else ():
                 await connection.fetch(sql, ())
         except DiskFailed as failure:
@@ -88,30 +88,30 @@ class Savepoint:
 
 
 def wrap(connection: sqlite3.Connection) -> Sqlite3Connection:
-    """The caller's connection."""
+    """Wrap the caller's connection."""
     return Sqlite3Connection(connection)
 
 
 @contextmanager
-def translating(what: str = "") -> Iterator[None]:
-    """Errors of sqlite3 become ours; ``what`` is said before its own words."""
+def translating(prefix: str = "") -> Iterator[None]:
+    """Convert sqlite3's errors to ours; ``prefix`` is prepended to the message."""
     try:
         yield
     except sqlite3.Error as error:
         if (code := getattr(error, "sqlite_errorcode", None)) is not None:
-            raise translate(code, f"{what}{error}") from error
+            raise translate(code, f"{prefix}{error}") from error
         if "closed" in str(error):
-            raise Closed("the connection that was joined is closed; join an open one") from error
-        raise InvalidInput(f"the connection that was joined cannot be used: {error}") from error
+            raise Closed("the joined connection is closed; join an open one") from error
+        raise InvalidInput(f"the joined connection cannot be used: {error}") from error
 
 
 def _scope(raw: sqlite3.Connection) -> tuple[str, list[str], list[str]]:
-    """How a scope begins, and how it ends when it is kept and when it is undone."""
-    if raw.in_transaction:  # the innermost of several savepoints of one name is meant
+    """Return the statements that begin, keep and roll back a scope."""
+    if raw.in_transaction:  # a savepoint name refers to the innermost savepoint of that name
         return "SAVEPOINT holdfast", ["RELEASE holdfast"], ["ROLLBACK TO holdfast", "RELEASE holdfast"]
-    autocommit = getattr(raw, "autocommit", -1)  # new in Python 3.12; at -1, isolation_level decides as it always did
+    autocommit = getattr(raw, "autocommit", -1)  # since Python 3.12; -1 means that isolation_level decides
     opens_none = raw.isolation_level is None if autocommit == -1 else autocommit
-    # We are about to write, so we begin as a writer: a reader may find that it cannot become one.
+    # We are about to write, and a transaction that begins as a reader may be unable to become a writer.
     begin = "BEGIN EXCLUSIVE" if raw.isolation_level == "EXCLUSIVE" else "BEGIN IMMEDIATE"
     return begin, ["COMMIT"] if opens_none else [], ["ROLLBACK"]
 

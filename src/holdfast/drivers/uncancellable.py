@@ -1,7 +1,8 @@
-"""Statements that must not be cut short: those that begin, keep and undo a transaction or a savepoint.
+"""Protect statements that begin, commit and roll back a transaction or savepoint from cancellation.
 
-A task that is cancelled cancels its statement on the server too, which fails the transaction around it. Where that is a
-savepoint of ours it is undone; where it is the statement that sets or ends one, the caller's transaction would be lost.
+Cancelling a task also cancels its statement on the server, which aborts the surrounding transaction. Inside one of our
+savepoints we roll back to the savepoint; but if the cancelled statement sets or ends a savepoint, the caller's transaction
+would be lost.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MAX_UNDOING = 3
-"""How often a savepoint is undone anew: the cancellation of the statement before may arrive late and hit this one."""
+MAX_ROLLBACK_TRIES = 3
+"""Attempts to roll back to a savepoint: the cancellation of the previous statement may arrive late and hit the rollback."""
 
 
-async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
-    """Wait for a call, even when cancelled meanwhile.
+async def run_to_completion(call: Coroutine[Any, Any, T]) -> T:
+    """Await a call to its end, even if the task is cancelled.
 
     Raises:
-        CancelledError: the call is over, and the task was to be cancelled.
+        CancelledError: the task was cancelled while the call ran; the call has ended.
     """
     running = asyncio.ensure_future(call)
     cancelled: asyncio.CancelledError | None = None
@@ -32,5 +33,5 @@ async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
     if cancelled is None:
         return running.result()
     if not running.cancelled():
-        running.exception()  # looked at, so that nobody complains that nobody did
+        running.exception()  # retrieved, so that asyncio does not log "exception was never retrieved"
     raise cancelled

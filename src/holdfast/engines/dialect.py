@@ -1,4 +1,4 @@
-"""The two dialects of SQL, and what differs between them as plain facts."""
+"""The two SQL dialects and the properties in which they differ."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import Enum
 
 
 class Dialect(Enum):
-    """Which SQL a connection speaks."""
+    """The SQL dialect of a connection."""
 
     SQLITE = "sqlite"
     POSTGRES = "postgres"
 
-    # Every query looks its statement up by dialect, and Enum's own hash is a function in Python.
+    # Each query looks up its statement by dialect; Enum's own __hash__ is implemented in Python and slower.
     __hash__ = object.__hash__
 
     def __init__(self, name: str) -> None:
         postgres = name == "postgres"
         self.placeholder = "$" if postgres else "?"
-        """How the n-th argument is written."""
+        """Prefix of a numbered placeholder."""
         self.native_time = postgres
-        """Whether times are a type of their own; otherwise they are integers in microseconds."""
+        """Whether times have a column type of their own; otherwise they are integers in microseconds."""
         self.changes_in_ctes = postgres
-        """Whether WITH may hold an UPDATE whose rows an INSERT then uses, so that both are one statement."""
+        """Whether a CTE may contain an UPDATE whose rows an INSERT uses, so that both are one statement."""

@@ -1,4 +1,4 @@
-"""From an address to an engine. Each is imported when it is first opened: asyncio and the drivers take time to load."""
+"""Create the engine for an address. Engines are imported on first use, because asyncio and the drivers take time to load."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class OwnEngine(Engine, Protocol):
-    """An engine with connections of its own."""
+    """An engine that owns its connections."""
 
     async def exclusive(self, call: Call[T]) -> T:
-        """Run a call on one connection, outside any transaction; for migrations."""
+        """Run a call on one connection, outside any transaction. Used by migrations."""
 
     async def close(self) -> None:
-        """Finish what was accepted and close every connection."""
+        """Finish accepted calls and close every connection."""
 
 
 class AsyncOwnEngine(OwnEngine, Protocol):
-    """An engine that is opened inside the event loop."""
+    """An asynchronous engine; it is opened inside the event loop."""
 
     async def open(self) -> bool:
-        """Connect; ``False`` if that was done already."""
+        """Connect. Return ``False`` if the engine was already open."""
 
 
 def blocking(address: Address, *, durability: Durability, pool: PoolOptions | None) -> OwnEngine:
-    """An engine for synchronous callers, open."""
+    """Return an open engine for synchronous callers."""
     if address.engine == "sqlite":
         return SqliteEngine(_file(address, durability))
     with needs("postgres"):
@@ -41,7 +41,7 @@ def blocking(address: Address, *, durability: Durability, pool: PoolOptions | No
 
 
 def asynchronous(address: Address, *, durability: Durability, pool: PoolOptions | None) -> AsyncOwnEngine:
-    """An engine for asyncio, not yet open."""
+    """Return an engine for asyncio that is not open yet."""
     if address.engine == "sqlite":
         from .sqlite.engine_async import AsyncSqliteEngine
 

@@ -1,4 +1,4 @@
-"""Engines across a fork: the child has the parent's locks and connections but none of its threads, so it may use none of them."""
+"""Disable engines in a forked child, which inherits the parent's locks and connections but none of its threads."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ..errors import Closed
 _open: WeakSet[Any] = WeakSet()
 
 
-def opened(engine: Any) -> None:
-    """Note that an engine has connections: in a child of this process it will refuse every call."""
+def register(engine: Any) -> None:
+    """Record that an engine has open connections; in a forked child it will refuse every call."""
     _open.add(engine)
 
 
-def closed(engine: Any) -> None:
-    """Note that it has none any more."""
+def unregister(engine: Any) -> None:
+    """Record that an engine has closed its connections."""
     _open.discard(engine)
 
 
 def _refuse_in_child() -> None:
-    # The methods themselves are replaced: no call has to ask in which process it is, and none touches a lock of the parent's.
+    # Replacing the methods saves a process id check in every call, and no call touches a lock inherited from the parent.
     for engine in [*_open]:
         for name in ("open", "read", "write", "grouped", "exclusive"):
             setattr(engine, name, _refuse)
-        engine.close = _leave_alone
+        engine.close = _keep_open
     _open.clear()
 
 
@@ -34,8 +34,8 @@ async def _refuse(*arguments: Any) -> NoReturn:
     raise Closed("this Holdfast was opened before a fork: close it before you fork, and open one in each process")
 
 
-async def _leave_alone() -> None:
-    """What is open belongs to the parent."""
+async def _keep_open() -> None:
+    """Do nothing: the open connections belong to the parent."""
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""An engine over the caller's own connection: what we write lives and dies with the caller's transaction."""
+"""Engine on the caller's own connection: our writes commit or roll back with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Item = TypeVar("Item")
 
 
 class JoinedEngine:
-    """Runs every call on one connection, one after the other.
+    """Runs every call on one connection, one at a time.
 
-    Each write is a savepoint, so one that fails leaves the caller's work alone.
+    Each write runs in a savepoint, so a failed write does not affect the caller's other work.
     """
 
     joined = True
 
     def __init__(
-        self, connection: Connection, turn: AbstractAsyncContextManager[None], *, blocking: bool, owner: Engine
+        self, connection: Connection, lock: AbstractAsyncContextManager[None], *, blocking: bool, owner: Engine
     ) -> None:
-        self._connection, self._turn, self.blocking, self._owner = connection, turn, blocking, owner
+        self._connection, self._lock, self.blocking, self._owner = connection, lock, blocking, owner
         self.distributed = owner.distributed
 
     @property
@@ -32,19 +32,19 @@ class JoinedEngine:
         return self._connection.dialect
 
     async def read(self, call: Call[T]) -> T:
-        async with self._turn:
-            return await call(await self._known())
+        async with self._lock:
+            return await call(await self._detected())
 
     async def write(self, call: Call[T]) -> T:
-        async with self._turn, self._connection.savepoint():
-            return await call(await self._known())
+        async with self._lock, self._connection.savepoint():
+            return await call(await self._detected())
 
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
-        async with self._turn:
-            return await run_one(group, await self._known(), item)
+        async with self._lock:
+            return await run_one(group, await self._detected(), item)
 
-    async def _known(self) -> Connection:
-        """The connection, once it is known whether its tables are distributed. A Holdfast that was never opened asks it."""
+    async def _detected(self) -> Connection:
+        """Return the connection with ``distributed`` set; query the server if the owning engine was never opened."""
         if self.distributed is None:
             if self._owner.distributed is None:
                 self._owner.distributed = await is_distributed(self._connection)

@@ -1,8 +1,8 @@
-"""What an engine and a connection are, for everything above them.
+"""Protocols of connections and engines, used by every layer above them.
 
-A *connection* runs statements; the caller's own connection, wrapped by a driver, is one too. An *engine* runs calls:
-a call is a function that takes a connection and returns a coroutine, so an engine may run it in another thread, run
-it again after a serialization failure, or let many of them share one commit.
+A *connection* runs statements; the caller's own connection, wrapped by a driver, is a connection too. An *engine* runs
+calls: a call is a function that takes a connection and returns a coroutine, so an engine may run it in another thread,
+retry it after a serialization failure, or let many calls share one commit.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Row = tuple[Any, ...]
 
 
 class Connection(Protocol):
-    """Runs statements inside whatever transaction is open. Blocking connections never suspend."""
+    """Runs statements in the open transaction, if any. Blocking connections never suspend."""
 
     @property
     def dialect(self) -> Dialect: ...
 
     distributed: bool
-    """Whether Citus distributes the tables by tenant. Each statement should then be one that goes to a single machine."""
+    """Whether Citus distributes the tables by tenant. Each statement should then concern a single node."""
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         """Run one statement and return its rows."""
@@ -37,54 +37,54 @@ class Connection(Protocol):
         """Run one statement once for each row of arguments."""
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """A scope whose statements are all undone if it is left by an exception; they nest."""
+        """Return a scope whose statements are rolled back if it exits with an exception. Scopes nest."""
 
 
 Call = Callable[[Connection], Coroutine[Any, Any, T]]
 
 
 class Group(Protocol[ItemIn, Result]):
-    """Work that many callers can share: what has queued up is done in one exchange, each failing or succeeding alone.
+    """A write that many callers can share: queued items are executed in one exchange, and each succeeds or fails alone.
 
-    ``key`` says which items may stand in one group. ``run`` answers each item with its result or its error, or raises if the
-    group cannot be done as a whole; then its items are done one by one. It is first run hoping that all is new; if that
-    raises ``AlreadyExists`` it is run again, ``careful``, to see what is there already. On PostgreSQL it runs without a
-    transaction around it, so it must write with one statement, or inside ``in_one_commit``.
+    Items with the same ``key`` may share a batch. ``run`` returns a result or an error for each item, or raises if the batch
+    cannot be executed as a whole; then its items are executed one by one. The first run assumes that all items are new; if it
+    raises ``AlreadyExists``, ``run`` is called again with ``careful`` and looks for existing rows. On PostgreSQL it runs
+    without an explicit transaction, so it must write with one statement or inside ``in_one_commit``.
     """
 
     mixes_keys: bool
-    """Whether items of different keys can be run together, in one transaction. An engine whose tables are distributed by tenant
-    does not do so: a transaction over several nodes is slow, and one failed node would fail it."""
+    """Whether items of different keys can run together in one transaction. An engine whose tables are distributed by tenant
+    ignores this: a transaction over several nodes is slow, and a single failed node would fail it."""
 
     def key(self, item: ItemIn) -> object:
-        """What the items of one group have in common."""
+        """Return the key that the items of one batch share."""
 
     def id_of(self, item: ItemIn) -> str:
-        """The id with which the caller can ask again when the answer to this item was lost."""
+        """Return the id with which the caller can retry when the result of this item was lost."""
 
     async def run(
         self, connection: Connection, items: Sequence[ItemIn], *, careful: bool
     ) -> Sequence[Result | Exception]:
-        """The result or the error of each item."""
+        """Execute the items and return the result or the error of each."""
 
 
 def in_one_statement(connection: Connection) -> bool:
-    """Whether a group should write with one statement. Citus sends a statement with several changes to all machines, so there
-    each change is a statement of its own."""
+    """Return whether a group should write with one statement. Citus sends a statement with several changes to all nodes, so
+    with Citus each change is a statement of its own."""
     return connection.dialect.changes_in_ctes and not connection.distributed
 
 
 def in_one_commit(connection: Connection) -> AbstractAsyncContextManager[None]:
-    """A scope in which everything that a group writes becomes one commit, however many statements it takes."""
+    """Return a scope in which all writes of a group become one commit, however many statements they take."""
     return connection.savepoint() if connection.distributed else nullcontext()
 
 
 CAREFUL = (False, True, True)
-"""The tries of one item: hoping, then careful, then careful once more if somebody came in between."""
+"""Value of ``careful`` for each attempt at one item; the third attempt is for a concurrent change after the second."""
 
 
 async def run_one(group: Group[Item, T], connection: Connection, item: Item, tries: Sequence[bool] = CAREFUL) -> T:
-    """Do one item by itself, each try in a savepoint of its own."""
+    """Execute one item by itself, each attempt in a savepoint of its own."""
     for careful in tries:
         try:
             async with connection.savepoint():
@@ -98,27 +98,27 @@ async def run_one(group: Group[Item, T], connection: Connection, item: Item, tri
 
 
 class Engine(Protocol):
-    """Runs calls. A blocking engine's methods never suspend; an asynchronous one's do."""
+    """Runs calls. Methods of a blocking engine never suspend; those of an asynchronous engine do."""
 
     @property
     def dialect(self) -> Dialect: ...
 
     @property
     def blocking(self) -> bool:
-        """Whether there is no event loop in which something of the caller's could be awaited."""
+        """Whether the engine is synchronous, so that the caller has no event loop in which anything could be awaited."""
 
     @property
     def joined(self) -> bool:
-        """Whether every call runs in the caller's own transaction, so that nothing happens outside of one."""
+        """Whether every call runs in the caller's own transaction."""
 
     distributed: bool | None
-    """Whether Citus distributes the tables by tenant; ``None`` before the first connection was asked."""
+    """Whether Citus distributes the tables by tenant; ``None`` until the first connection was queried."""
 
     async def read(self, call: Call[T]) -> T:
         """Run a call that only reads."""
 
     async def write(self, call: Call[T]) -> T:
-        """Run a call in one transaction; durable when this returns, without a trace when it raises."""
+        """Run a call in one transaction: durable when this returns, rolled back when it raises."""
 
     async def grouped(self, group: Group[Item, T], item: Item) -> T:
-        """Do one item of a group, together with whatever else is waiting."""
+        """Execute one item of a group, in one batch with other waiting items."""

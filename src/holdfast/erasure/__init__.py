@@ -1,4 +1,4 @@
-"""The right to be forgotten: requests that arrive as events of a Redis stream, written down and carried out in time."""
+"""Erasure requests (right to be forgotten) that arrive as events of a Redis stream: recorded, then carried out in time."""
 
 from .consumer import ErasureConsumer
 from .events import ErasureRequest, read_event

@@ -1,8 +1,8 @@
-"""The consumer of the stream: each request is written down in the database, then acknowledged, then carried out.
+"""The consumer of the stream: each request is recorded in the database, then acknowledged, then carried out.
 
-An entry is acknowledged only when the database has it, so it is handled at least once; handling it again changes nothing. What
-a consumer left behind that died is taken over when it has been idle for long enough. What was written down is carried out by
-whoever comes to it first, this consumer or a retention worker, and again until it is done: neither needs the other to live.
+An entry is acknowledged only after it is in the database, so it is handled at least once; handling it again changes nothing.
+Entries that a dead consumer read but did not acknowledge are claimed after an idle time. A recorded request is carried out by
+this consumer or by a retention worker, whichever comes first, and retried until it is finished: neither needs the other.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from holdfast import AsyncHoldfast, IdSource, RandomIds
 from holdfast.compatibility import ERASURE_STREAM
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.extras import needs
-from holdfast.loop.loop import this_process
-from holdfast.retention_worker import forget, to_be_forgotten
+from holdfast.loop.loop import process_name
+from holdfast.retention_worker import erase_tenants, tenants_to_erase
 
 from .events import read_event
 
 EVENT = "identity.user.erased"
 GROUP = "holdfast"
 BATCH = 100
-"""Entries read at once."""
+"""Maximum entries read at once."""
 IDLE_MS = 60_000
-"""Milliseconds after which what another consumer left is taken over."""
+"""Milliseconds after which the unacknowledged entries of another consumer are claimed."""
 BLOCK_MS = 1_000
-"""Milliseconds to wait for the next entry before looking at what is still to be carried out."""
+"""Milliseconds to wait for the next entry before carrying out open requests."""
 ANSWER_S = 10.0
-"""Seconds within which Redis must answer, beside those it was told to wait."""
+"""Seconds within which Redis must answer, in addition to the time it was told to wait."""
 RETRY_S = 5.0
 """Seconds to wait when Redis or the database cannot be reached."""
 
@@ -39,18 +39,19 @@ Entries = Sequence[tuple[str, dict[str, str] | None]]
 
 
 class ErasureConsumer:
-    """Reads requests to be forgotten from a Redis stream and carries them out.
+    """Reads erasure requests from a Redis stream and carries them out.
 
     Args:
-        hf: where the tenants are.
-        url: the address of a Redis; without one, nothing is read and what was requested before is still carried out.
+        hf: the Holdfast of the tenants.
+        url: the address of a Redis; without one, nothing is read and requests recorded earlier are still carried out.
         stream: the key of the stream.
-        event: the kind of event that asks for it.
+        event: the kind of event that requests an erasure.
         group: the consumer group; all consumers of one Holdfast share it.
         consumer: the name of this consumer.
-        whole: whether everything of a tenant goes, or only its snapshots.
-        idle_ms: when what another consumer left is taken over.
-        block_ms: how long to wait for the next entry.
+        whole: whether all data of a tenant is erased, or only its snapshots.
+        idle_ms: milliseconds after which the unacknowledged entries of another consumer are claimed.
+        block_ms: milliseconds to wait for the next entry.
+        ids: the source of the suffix of the consumer's name.
 
     Raises:
         InvalidInput: the package ``redis`` does not understand the address.
@@ -72,38 +73,34 @@ class ErasureConsumer:
         ids: IdSource | None = None,
     ) -> None:
         self._hf, self._stream, self._event, self._group = hf, stream, event, group
-        self.consumer = consumer or f"{this_process()}:{(ids or RandomIds()).new()[-6:]}"
+        self.consumer = consumer or f"{process_name()}:{(ids or RandomIds()).new()[-6:]}"
         self._whole, self._idle_ms, self._block_ms = whole, idle_ms, block_ms
         self._stopping = asyncio.Event()
         self._redis: Any = _client(url, block_ms) if url else None
 
     def stop(self) -> None:
-        """Come to an end after what is in hand."""
+        """Stop after the entries that are being handled."""
         self._stopping.set()
 
     async def work(self) -> None:
-        """Read and carry out until told to stop. Without an address, this ends at once."""
+        """Read and carry out requests until stopped. Without an address, return at once."""
         if self._redis is None:
-            log.info("no Redis is named: nobody can ask to be forgotten by an event")
+            log.info("no Redis address is configured: erasure events are not read")
             return
         log.info("%s reads %s for %s", self.consumer, self._stream, self._event)
         try:
             while not self._stopping.is_set():
-                await self._turn()
+                await self._poll()
         finally:
             await self._redis.aclose()
 
     async def close(self) -> None:
-        """Let go of Redis, where ``work`` was never begun."""
+        """Close the Redis connection, if ``work`` was never called."""
         if self._redis is not None:
             await self._redis.aclose()
 
     async def once(self) -> int:
-        """Take over what others left, read what is there without waiting, carry out what is open; how many entries were handled.
-
-        Raises:
-            redis.RedisError: Redis cannot be reached; what is open was carried out all the same.
-        """
+        """Claim the entries of dead consumers, read the available ones, carry out open requests; return the number of entries."""
         try:
             count = await self.receive()
         except Exception:
@@ -113,8 +110,9 @@ class ErasureConsumer:
         return count
 
     async def receive(self) -> int:
-        """Take over what others left and write down all that the stream asks for by now, without waiting; how many entries that
-        were. Nothing is carried out.
+        """Claim the entries of dead consumers, record all available entries without waiting, and return how many were handled.
+
+        No request is carried out.
 
         Raises:
             redis.RedisError: Redis cannot be reached.
@@ -125,19 +123,19 @@ class ErasureConsumer:
         return total
 
     async def carry_out(self) -> int:
-        """Carry out what was requested and is open, the most urgent first; how many tenants were forgotten.
+        """Carry out the open requests, the most urgent first, and return how many tenants were erased.
 
-        What cannot be done now, because something is held or somebody else is at it, stays open.
+        A request that cannot be carried out yet, because of a hold or because another process works on it, stays open.
         """
-        erased = await forget(self._hf, await to_be_forgotten(self._hf), holder=self.consumer, log=log)
-        return sum(each.is_finished for each in erased)
+        erased = await erase_tenants(self._hf, await tenants_to_erase(self._hf), holder=self.consumer, log=log)
+        return sum(erasure.is_finished for erasure in erased)
 
-    async def _turn(self) -> None:
+    async def _poll(self) -> None:
         try:
             await self._receive(block_ms=self._block_ms)
             await self.carry_out()
         except (HoldfastError, OSError, _redis_error()) as error:
-            log.warning("requests cannot be read now: %s: %s", type(error).__name__, error)
+            log.warning("cannot read or carry out erasure requests: %s: %s", type(error).__name__, error)
             try:
                 await asyncio.wait_for(self._stopping.wait(), RETRY_S)
             except TimeoutError:
@@ -145,24 +143,24 @@ class ErasureConsumer:
 
     async def _receive(self, *, block_ms: int | None) -> int:
         await self._ensure_group()
-        count = await self._take_over()
-        found = await self._redis.xreadgroup(
+        count = await self._claim_idle()
+        response = await self._redis.xreadgroup(
             self._group, self.consumer, {self._stream: ">"}, count=BATCH, block=block_ms
         )
-        for _, entries in _listed(found):
+        for _, entries in _by_stream(response):
             count += await self._handle(entries)
         return count
 
     async def _ensure_group(self) -> None:
-        """The group, from the first entry on: a request that came before us counts."""
+        """Create the group if it does not exist, from the first entry on: requests that are older than the group count."""
         try:
             await self._redis.xgroup_create(self._stream, self._group, id="0", mkstream=True)
         except _response_error() as error:
             if "BUSYGROUP" not in str(error):
                 raise
 
-    async def _take_over(self) -> int:
-        """Handle what others read and never acknowledged."""
+    async def _claim_idle(self) -> int:
+        """Handle the entries that other consumers read and did not acknowledge."""
         count, start = 0, "0-0"
         while True:
             start, entries, *_ = await self._redis.xautoclaim(
@@ -174,20 +172,20 @@ class ErasureConsumer:
 
     async def _handle(self, entries: Entries) -> int:
         for entry_id, fields in entries:
-            await self._note(entry_id, fields or {})
+            await self._record(entry_id, fields or {})
             await self._redis.xack(self._stream, self._group, entry_id)
         return len(entries)
 
-    async def _note(self, entry_id: str, fields: dict[str, str]) -> None:
-        """Write down what an entry asks for. What cannot be read is said once, loudly, and not tried for ever."""
+    async def _record(self, entry_id: str, fields: dict[str, str]) -> None:
+        """Record the request of an entry. An invalid entry is logged as an error once and not retried."""
         try:
-            asked = read_event(entry_id, fields, self._event)
-            if asked is not None:
+            request = read_event(entry_id, fields, self._event)
+            if request is not None:
                 await self._hf.erasures.request(
-                    asked.tenant, event_id=asked.event_id, whole=self._whole, requested_at=asked.requested_at
+                    request.tenant, event_id=request.event_id, whole=self._whole, requested_at=request.requested_at
                 )
         except (ValueError, InvalidInput) as error:
-            log.error("the entry %s of %s is not understood: %s", entry_id, self._stream, error)
+            log.error("entry %s of stream %s is invalid: %s", entry_id, self._stream, error)
 
 
 def _client(url: str, block_ms: int) -> Any:
@@ -196,7 +194,7 @@ def _client(url: str, block_ms: int) -> Any:
     try:
         return redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=block_ms / 1_000 + ANSWER_S)
     except ValueError as error:
-        raise InvalidInput(f"that is no address of a Redis: {error}") from error
+        raise InvalidInput(f"the address of Redis is invalid: {error}", field="url") from error
 
 
 def _redis_error() -> type[Exception]:
@@ -211,8 +209,8 @@ def _response_error() -> type[Exception]:
     return redis.ResponseError
 
 
-def _listed(found: Any) -> Sequence[tuple[str, Entries]]:
-    """What was read, in whichever form the protocol has it."""
-    if isinstance(found, dict):
-        return [(stream, entries[0] if entries else []) for stream, entries in found.items()]
-    return found or []
+def _by_stream(response: Any) -> Sequence[tuple[str, Entries]]:
+    """Return the entries of a response with their stream; RESP3 returns a map, RESP2 a list."""
+    if isinstance(response, dict):
+        return [(stream, entries[0] if entries else []) for stream, entries in response.items()]
+    return response or []

@@ -1,4 +1,4 @@
-"""The durable loop: an agent that goes on where it was, however often whoever drives it dies.
+"""The durable agent loop: a run resumes where it stopped, however often its process dies.
 
 ::
 
@@ -6,13 +6,13 @@
     from holdfast.loop import Loop, Reply, ToolRequest, tool
 
     loop = Loop(model, tools=[weather])
-    ending = loop.drive(acme, run.id)
+    ending = loop.drive(tenant, run.id)
 """
 
+from .config import StepProgress
 from .events import Ending, Event
 from .loop import Loop
-from .plan import Progress
-from .replies import Reply, ToolRequest, Turn
+from .replies import ModelTurn, Reply, ToolRequest
 from .tools import Call, ChildRun, Later, Snooze, Tool, ToolError, subagent, tool
 from .worker import Worker
 
@@ -23,13 +23,13 @@ __all__ = [
     "Event",
     "Later",
     "Loop",
-    "Progress",
+    "ModelTurn",
     "Reply",
     "Snooze",
+    "StepProgress",
     "Tool",
     "ToolError",
     "ToolRequest",
-    "Turn",
     "Worker",
     "subagent",
     "tool",

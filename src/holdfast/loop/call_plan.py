@@ -1,4 +1,4 @@
-"""What is to be done about each call of a reply, by what the ledger says about it."""
+"""Decides what to do with each call of a reply, from its record in the ledger."""
 
 from __future__ import annotations
 
@@ -12,92 +12,94 @@ from holdfast import ToolOutcome
 from holdfast.errors import Conflict
 from holdfast.types import Run, ToolCall
 
-from .plan import Plan
-from .replies import Requested
+from .config import LoopConfig
+from .replies import RequestedCall
 
 Outcome = Literal["finished", "failed", "cancelled", "discarded", "unknown"]
 
 REPLY = "holdfast.reply"
-"""The name under which the model's reply is recorded in the ledger, before its calls."""
-OPEN = frozenset({"held", "ready", "begun"})
-"""What a call is that nobody has finished."""
+"""The tool name under which the ledger records the model's reply, before the reply's calls."""
+OPEN_STATUSES = frozenset({"held", "ready", "begun"})
+"""Statuses of a call that has no outcome yet."""
 UNKNOWN = (
-    "the outcome of this call is unknown: it was begun and never came back. It may have happened. It is not made again"
+    "the outcome of this call is unknown: the process died during it. It may have happened, so it is not made again"
 )
 
 
-class Sorted(Struct):
-    """The calls of a reply, by what is to be done about them."""
+class CallPlan(Struct):
+    """The calls of a reply, grouped by what to do with them."""
 
-    settled: dict[str, ToolOutcome] = field(default_factory=dict)
-    """It is known what they came to."""
-    before: set[str] = field(default_factory=set)
-    """Those of them that were finished in the ledger already."""
-    to_make: list[Requested] = field(default_factory=list)
-    held: list[Requested] = field(default_factory=list)
-    """To be recorded, and not to be made before a person allows them."""
-    asked: list[Requested] = field(default_factory=list)
-    """Recorded already, and waiting for a person."""
-    waits: list[datetime] = field(default_factory=list)
-    """Snoozed until then."""
-    below: list[str] = field(default_factory=list)
-    """Done by these runs, which have not ended."""
-    ended: list[tuple[str, Run]] = field(default_factory=list)
-    """Done by runs that have ended."""
+    outcomes: dict[str, ToolOutcome] = field(default_factory=dict)
+    """Outcomes by call id."""
+    recorded_ids: set[str] = field(default_factory=set)
+    """Ids of the calls whose outcome the ledger already contains."""
+    to_make: list[RequestedCall] = field(default_factory=list)
+    to_hold: list[RequestedCall] = field(default_factory=list)
+    """Calls to record, and to make only after a person allows them."""
+    awaiting_people: list[RequestedCall] = field(default_factory=list)
+    """Calls that are recorded and wait for a person."""
+    wake_times: list[datetime] = field(default_factory=list)
+    """When the snoozed calls may be made."""
+    open_children: list[str] = field(default_factory=list)
+    """Ids of the child runs that have not ended and answer a call."""
+    ended_children: list[tuple[str, Run]] = field(default_factory=list)
+    """Call ids, each with the ended child run that answers it."""
 
-    def settle(self, run_id: str, call: ToolCall) -> None:
-        """Take what the ledger says a call came to."""
-        if call.status in OPEN:
-            raise Conflict(f"call {call.id!r} of run {run_id} is {call.status}, and nobody may change it")
-        outcome = cast("Outcome", call.status)
-        self.settled[call.id] = ToolOutcome(id=call.id, result=call.result, error=call.error, status=outcome)
-        self.before.add(call.id)
+    def take_outcome(self, run_id: str, call: ToolCall) -> None:
+        """Take over the outcome of a call from the ledger."""
+        if call.status in OPEN_STATUSES:
+            raise Conflict(f"call {call.id!r} of run {run_id} is {call.status} and cannot be changed now")
+        status = cast("Outcome", call.status)
+        self.outcomes[call.id] = ToolOutcome(id=call.id, result=call.result, error=call.error, status=status)
+        self.recorded_ids.add(call.id)
 
-    def fresh(self) -> list[ToolOutcome]:
-        """What a step has to settle."""
-        return [outcome for id, outcome in self.settled.items() if id not in self.before]
+    def new_outcomes(self) -> list[ToolOutcome]:
+        """Return the outcomes that a step must still record."""
+        return [outcome for id, outcome in self.outcomes.items() if id not in self.recorded_ids]
 
 
-def sort_calls(
-    plan: Plan,
-    requests: Sequence[Requested],
-    known: Mapping[str, ToolCall],
+def plan_calls(
+    config: LoopConfig,
+    requests: Sequence[RequestedCall],
+    recorded: Mapping[str, ToolCall],
     children: Mapping[str, Run],
     *,
     now: datetime | None,
-) -> Sorted:
-    """What is to be done about each call.
+) -> CallPlan:
+    """Group the calls of a reply by what to do with them; ``recorded`` and ``children`` are keyed by call id.
 
-    As long as one call waits for a person, none of the others that the ledger does not know yet is recorded: what is recorded
-    counts as begun, and would be of unknown outcome when the run comes back.
+    While one call waits for a person, calls that are not in the ledger yet are not recorded: a recorded call counts as begun,
+    and its outcome would be unknown when the run resumes.
     """
-    found = Sorted()
+    plan = CallPlan()
     for request in requests:
-        call = known.get(request.id)
+        call = recorded.get(request.id)
         if call is not None:
-            _sort_known(found, request, call, children.get(request.id), now)
-        elif not known and plan.must_hold(request):
-            found.held.append(request)
+            _add_recorded(plan, request, call, children.get(request.id), now)
+        elif not recorded and config.must_hold(request):
+            plan.to_hold.append(request)
         else:
-            found.to_make.append(request)
-    return found
+            plan.to_make.append(request)
+    return plan
 
 
-def _sort_known(found: Sorted, request: Requested, call: ToolCall, child: Run | None, now: datetime | None) -> None:
-    """One that the ledger knows. If it is begun, then by somebody who never came back."""
-    if call.status not in OPEN:
-        found.settle(call.run_id, call)
+def _add_recorded(
+    plan: CallPlan, request: RequestedCall, call: ToolCall, child: Run | None, now: datetime | None
+) -> None:
+    """Add a call that is in the ledger. If it is begun, the process that began it has died."""
+    if call.status not in OPEN_STATUSES:
+        plan.take_outcome(call.run_id, call)
     elif child is not None and child.status in ("completed", "failed", "cancelled"):
-        found.ended.append((call.id, child))
+        plan.ended_children.append((call.id, child))
     elif child is not None:
-        found.below.append(child.id)
+        plan.open_children.append(child.id)
     elif call.status == "held":
-        found.asked.append(request)
+        plan.awaiting_people.append(request)
     elif call.status == "ready" and call.pause_until is not None and now is not None and call.pause_until > now:
-        found.waits.append(call.pause_until)
+        plan.wake_times.append(call.pause_until)
     elif call.status == "ready" or call.safety == "idempotent":
-        found.to_make.append(request)
+        plan.to_make.append(request)
     elif call.safety == "ask":
-        found.asked.append(request)
+        plan.awaiting_people.append(request)
     else:
-        found.settled[call.id] = ToolOutcome(id=call.id, status="unknown", error=UNKNOWN)
+        plan.outcomes[call.id] = ToolOutcome(id=call.id, status="unknown", error=UNKNOWN)

@@ -1,21 +1,21 @@
-"""What the loop wants done. ``driving`` yields these and is sent their answers; it does nothing itself.
+"""The commands of the loop. ``core`` yields them and receives their results; it does no input or output itself.
 
-Those that are a ``StoreCommand`` are one call of one store: ``command.on(acme)`` makes it, on a ``TenantHandle`` or, awaited, on
-an ``AsyncTenantHandle``; what it raises is thrown into the loop. Each can be repeated when its answer was lost, except the claim.
-The others are carried out by whoever drives:
+A ``StoreCommand`` is one call of one store: ``command.on(tenant)`` makes it, on a ``TenantHandle`` or, awaited, on an
+``AsyncTenantHandle``; its error is thrown into the loop. Each can be repeated when its answer was lost, except the claim.
+The executor carries out the others:
 
-=============  ===================================================================================================
-command        answer
-=============  ===================================================================================================
-AskModel       what the model answered, or ``Failure`` with what it raised
-CallTools      an ``Answer`` of ``tools`` for each call, in their order
-Now            the moment it is, by the clock of the Holdfast
-Sleep          nothing, so many seconds later
-GoOn           whether to go on with the next iteration; if not, the run is released
-Tell           nothing: an event for whoever listens
-=============  ===================================================================================================
+==============  ==================================================================================================
+command         result
+==============  ==================================================================================================
+AskModel        the model's answer, or ``ModelFailure`` with the error it raised
+CallTools       a ``CallAnswer`` (see ``tools``) for each call, in the order of the calls
+Now             the current time, by the clock of the Holdfast
+Sleep           nothing, after that many seconds
+ShouldContinue  whether to start another iteration; if false, the run is released
+EmitEvent       nothing; the event goes to the loop's listener
+==============  ==================================================================================================
 
-While a command takes its time, whoever drives renews the lease, and throws ``Fenced`` into the loop if it cannot.
+While a long command runs, the executor renews the lease, and throws ``Fenced`` into the loop if it cannot.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from msgspec.structs import replace
 
 from holdfast import CompactionPolicy, NewMessage, NewToolCall, Summarizer, ToolOutcome, Usage
 
-from .events import Event, ToMake
-from .replies import Turn
+from .events import BegunCall, Event
+from .replies import ModelTurn
 
 
 class Command(Struct, frozen=True):
-    """Something the loop wants done."""
+    """A request of the loop to its executor."""
 
 
 class AskModel(Command, frozen=True):
-    """Ask the model."""
+    """Call the model."""
 
-    turn: Turn
+    turn: ModelTurn
 
 
 class CallTools(Command, frozen=True):
-    """Make these calls: those that may be made at once, the others one after the other."""
+    """Make these calls: in parallel where the tools allow it, otherwise one after the other."""
 
-    calls: Sequence[ToMake]
+    calls: Sequence[BegunCall]
 
 
 class Now(Command, frozen=True):
-    """Say what time it is."""
+    """Return the current time."""
 
 
 class Sleep(Command, frozen=True):
@@ -60,12 +60,12 @@ class Sleep(Command, frozen=True):
     seconds: float
 
 
-class GoOn(Command, frozen=True):
-    """Say whether there is to be another iteration."""
+class ShouldContinue(Command, frozen=True):
+    """Return whether to start another iteration."""
 
 
-class Tell(Command, frozen=True):
-    """Tell whoever listens."""
+class EmitEvent(Command, frozen=True):
+    """Pass an event to the loop's listener."""
 
     event: Event
 
@@ -73,96 +73,96 @@ class Tell(Command, frozen=True):
 class StoreCommand(Command, frozen=True):
     """One call of one store."""
 
-    def on(self, acme: Any) -> Any:
-        """Make the call: its result, or on an asynchronous handle an awaitable of it."""
+    def on(self, tenant: Any) -> Any:
+        """Make the call and return its result; on an asynchronous handle, an awaitable of it."""
         raise NotImplementedError
 
 
 class ClaimRun(StoreCommand, frozen=True):
-    """Take the run."""
+    """Claim the run."""
 
     run_id: str
     holder: str
     ttl_ms: int
 
-    def on(self, acme: Any) -> Any:
-        return acme.leases.claim(self.holder, ttl_ms=self.ttl_ms, run_id=self.run_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.leases.claim(self.holder, ttl_ms=self.ttl_ms, run_id=self.run_id)
 
 
 class ReleaseRun(StoreCommand, frozen=True):
-    """Give it back, for anybody to go on with."""
+    """Release the run, so that any worker can claim it."""
 
     run_id: str
     epoch: int
 
-    def on(self, acme: Any) -> Any:
-        return acme.leases.release(self.run_id, epoch=self.epoch)
+    def on(self, tenant: Any) -> Any:
+        return tenant.leases.release(self.run_id, epoch=self.epoch)
 
 
 class GetRun(StoreCommand, frozen=True):
-    """Look at it."""
+    """Read the run."""
 
     run_id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.get(self.run_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.get(self.run_id)
 
 
 class LoadRun(StoreCommand, frozen=True):
-    """Read what is needed to go on."""
+    """Read the run, its last step and its calls."""
 
     run_id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.load(self.run_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.load(self.run_id)
 
 
 class GetCall(StoreCommand, frozen=True):
-    """Read one call of the ledger."""
+    """Read one call from the ledger."""
 
     run_id: str
     id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.tool_calls.get(self.run_id, self.id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.tool_calls.get(self.run_id, self.id)
 
 
 class ListChildren(StoreCommand, frozen=True):
-    """Read which runs were started below it."""
+    """List the child runs of a run."""
 
     run_id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.list(parent=self.run_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.list(parent=self.run_id)
 
 
-class ReadLast(StoreCommand, frozen=True):
+class ReadLastMessages(StoreCommand, frozen=True):
     """Read the last messages of a session."""
 
     session_id: str
     count: int
 
-    def on(self, acme: Any) -> Any:
-        return acme.messages.last(self.session_id, self.count)
+    def on(self, tenant: Any) -> Any:
+        return tenant.messages.last(self.session_id, self.count)
 
 
 class BuildContext(StoreCommand, frozen=True):
-    """Read what to send to the model."""
+    """Read the part of the session that is sent to the model."""
 
     session_id: str
     max_tokens: int
 
-    def on(self, acme: Any) -> Any:
-        return acme.messages.context(self.session_id, max_tokens=self.max_tokens)
+    def on(self, tenant: Any) -> Any:
+        return tenant.messages.context(self.session_id, max_tokens=self.max_tokens)
 
 
 class FindAgent(StoreCommand, frozen=True):
-    """Read the agent's definition, if it has one."""
+    """Read the agent's definition, if it exists."""
 
     agent: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.agents.find(self.agent)
+    def on(self, tenant: Any) -> Any:
+        return tenant.agents.find(self.agent)
 
 
 class ListBlocks(StoreCommand, frozen=True):
@@ -170,35 +170,35 @@ class ListBlocks(StoreCommand, frozen=True):
 
     agent: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.blocks.list(self.agent)
+    def on(self, tenant: Any) -> Any:
+        return tenant.blocks.list(self.agent)
 
 
-class Intend(StoreCommand, frozen=True):
+class RecordIntents(StoreCommand, frozen=True):
     """Record calls before they are made: the first of an iteration's two commits."""
 
     run_id: str
     epoch: int
     calls: Sequence[NewToolCall]
 
-    def on(self, acme: Any) -> Any:
-        return acme.tool_calls.intend(self.run_id, epoch=self.epoch, calls=self.calls)
+    def on(self, tenant: Any) -> Any:
+        return tenant.tool_calls.intend(self.run_id, epoch=self.epoch, calls=self.calls)
 
 
 class SnoozeCall(StoreCommand, frozen=True):
-    """Record that a call is to be made later."""
+    """Record that a call must be made later."""
 
     run_id: str
     id: str
     epoch: int
     until: datetime
 
-    def on(self, acme: Any) -> Any:
-        return acme.tool_calls.snooze(self.run_id, self.id, epoch=self.epoch, until=self.until)
+    def on(self, tenant: Any) -> Any:
+        return tenant.tool_calls.snooze(self.run_id, self.id, epoch=self.epoch, until=self.until)
 
 
 class CommitStep(StoreCommand, frozen=True, kw_only=True):
-    """Commit the iteration: the second of its two commits, and the only one where no tool was called."""
+    """Commit the iteration: the second of its two commits, and the only one if no tool was called."""
 
     run_id: str
     epoch: int
@@ -212,16 +212,16 @@ class CommitStep(StoreCommand, frozen=True, kw_only=True):
     stop_reason: str | None = None
     pause_until: datetime | None = None
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.step(
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.step(
             self.run_id,
             epoch=self.epoch,
             iteration=self.iteration,
             state=self.state,
-            # A session whose messages do not count is never due to be compacted.
+            # Compaction becomes due by token counts, so every message needs one.
             messages=[
-                each if each.token_count else replace(each, token_count=acme.count_tokens(each.content))
-                for each in self.messages
+                message if message.token_count else replace(message, token_count=tenant.count_tokens(message.content))
+                for message in self.messages
             ],
             tool_calls=self.tool_calls,
             usage=self.usage,
@@ -233,14 +233,14 @@ class CommitStep(StoreCommand, frozen=True, kw_only=True):
 
 
 class PauseRun(StoreCommand, frozen=True):
-    """Let go of the run until a time, or until it is resumed."""
+    """Pause the run and release it, until a time or until it is resumed."""
 
     run_id: str
     epoch: int
     until: datetime | None
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.pause(self.run_id, epoch=self.epoch, until=self.until)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.pause(self.run_id, epoch=self.epoch, until=self.until)
 
 
 class FinishRun(StoreCommand, frozen=True):
@@ -250,53 +250,53 @@ class FinishRun(StoreCommand, frozen=True):
     epoch: int
     stop_reason: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.finish(self.run_id, epoch=self.epoch, stop_reason=self.stop_reason)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.finish(self.run_id, epoch=self.epoch, stop_reason=self.stop_reason)
 
 
 class FailRun(StoreCommand, frozen=True):
-    """End the run because it cannot go on."""
+    """End the run as failed."""
 
     run_id: str
     epoch: int
     error: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.fail(self.run_id, epoch=self.epoch, error=self.error)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.fail(self.run_id, epoch=self.epoch, error=self.error)
 
 
 class ResumeRun(StoreCommand, frozen=True):
-    """Wake the run that waits for this one."""
+    """Resume the parent run that waits for this one."""
 
     run_id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.resume(self.run_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.resume(self.run_id)
 
 
 class OpenSession(StoreCommand, frozen=True):
-    """The session of a run below this one."""
+    """Create or read the session of a child run."""
 
     key: str
     agent: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.sessions.upsert(self.key, agent=self.agent)
+    def on(self, tenant: Any) -> Any:
+        return tenant.sessions.upsert(self.key, agent=self.agent)
 
 
-class GiveTask(StoreCommand, frozen=True):
-    """The first message of a run below this one."""
+class AppendTask(StoreCommand, frozen=True):
+    """Append the first message of a child run."""
 
     session_id: str
     id: str
     task: Any
 
-    def on(self, acme: Any) -> Any:
-        return acme.messages.append(self.session_id, role="user", content=self.task, id=self.id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.messages.append(self.session_id, role="user", content=self.task, id=self.id)
 
 
 class StartChild(StoreCommand, frozen=True):
-    """A run below this one, for one call."""
+    """Start a child run for one call."""
 
     session_id: str
     agent: str
@@ -305,8 +305,8 @@ class StartChild(StoreCommand, frozen=True):
     parent_epoch: int
     metadata: Mapping[str, Any] | None
 
-    def on(self, acme: Any) -> Any:
-        return acme.runs.start(
+    def on(self, tenant: Any) -> Any:
+        return tenant.runs.start(
             self.session_id,
             agent=self.agent,
             parent=self.parent,
@@ -317,64 +317,64 @@ class StartChild(StoreCommand, frozen=True):
 
 
 class FindPolicy(StoreCommand, frozen=True):
-    """Read by which policy the session is to be made smaller."""
+    """Read the compaction policy of the session."""
 
     session_id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.compactions.attached(self.session_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.compactions.attached(self.session_id)
 
 
 class Compact(StoreCommand, frozen=True):
-    """Make the session smaller."""
+    """Compact the session."""
 
     session_id: str
     policy: CompactionPolicy | None
     summarize: Summarizer
 
-    def on(self, acme: Any) -> Any:
-        return acme.compactions.compact(self.session_id, self.policy, summarize=self.summarize)
+    def on(self, tenant: Any) -> Any:
+        return tenant.compactions.compact(self.session_id, self.policy, summarize=self.summarize)
 
 
 class PendingRewinds(StoreCommand, frozen=True):
-    """Look whether the files are still to be brought to where the run is."""
+    """List the pending rewinds of the run."""
 
     run_id: str
 
-    def on(self, acme: Any) -> Any:
-        return acme.rewinds.pending(self.run_id)
+    def on(self, tenant: Any) -> Any:
+        return tenant.rewinds.pending(self.run_id)
 
 
 class FinishRewind(StoreCommand, frozen=True):
-    """Bring the files to where the run is, if a rewind is pending."""
+    """Restore the files of the run if a rewind is pending."""
 
     run_id: str
     path: str | os.PathLike[str] | None
 
-    def on(self, acme: Any) -> Any:
-        return acme.workspaces.finish_rewinds(self.run_id, self.path)
+    def on(self, tenant: Any) -> Any:
+        return tenant.workspaces.finish_rewinds(self.run_id, self.path)
 
 
 class FindSnapshot(StoreCommand, frozen=True):
-    """Look whether the files were captured as of a step."""
+    """Find the snapshot of the run's files at a step."""
 
     run_id: str
     step: int
 
-    def on(self, acme: Any) -> Any:
-        return acme.snapshots.find(self.run_id, step=self.step)
+    def on(self, tenant: Any) -> Any:
+        return tenant.snapshots.find(self.run_id, step=self.step)
 
 
 class CaptureFiles(StoreCommand, frozen=True):
-    """Capture the directory that the run works in."""
+    """Capture the run's workspace."""
 
     run_id: str
     path: str | os.PathLike[str]
     step: int
 
-    def on(self, acme: Any) -> Any:
-        return acme.workspaces.capture(self.run_id, self.path, step=self.step)
+    def on(self, tenant: Any) -> Any:
+        return tenant.workspaces.capture(self.run_id, self.path, step=self.step)
 
 
-LONG = (AskModel, CallTools, Sleep, Compact, FinishRewind, CaptureFiles)
+LONG_COMMANDS = (AskModel, CallTools, Sleep, Compact, FinishRewind, CaptureFiles)
 """Commands that may take longer than a lease lasts."""

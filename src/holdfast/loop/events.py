@@ -1,4 +1,4 @@
-"""What driving a run tells its caller, and what it hands to whoever carries out commands."""
+"""The events and endings that the loop reports to its caller, and the data it passes to its executor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ EventKind = Literal["asking", "token", "reply", "waiting", "calling", "called", 
 
 
 class Ending(Struct, frozen=True):
-    """How driving a run came to an end.
+    """How driving a run ended.
 
-    ``completed``, ``failed`` and ``cancelled`` are the run's own ends; ``paused`` goes on at ``pause_until``, ``waiting`` when
-    somebody resumes it, ``released`` as soon as anybody claims it. ``fenced``: somebody else drives it now. ``busy``: somebody
-    else held it from the beginning. ``text`` is what the model said last.
+    ``completed``, ``failed`` and ``cancelled`` are the run's final statuses. A ``paused`` run continues at ``pause_until``, a
+    ``waiting`` one when it is resumed, a ``released`` one as soon as a worker claims it. ``fenced``: another process took the run
+    over. ``busy``: another process already held it. ``text`` is the text of the model's last reply.
     """
 
     status: EndStatus
@@ -29,7 +29,7 @@ class Ending(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """Something that happened while a run was driven. Events are told, not kept: after a crash some are told again."""
+    """Something that happened while a run was driven. Events are not stored, and some are emitted again after a crash."""
 
     kind: EventKind
     run_id: str
@@ -37,14 +37,14 @@ class Event(Struct, frozen=True):
     data: Any = None
 
 
-class Failure(Struct, frozen=True):
-    """A model that raised instead of answering."""
+class ModelFailure(Struct, frozen=True):
+    """The error of a model that raised instead of answering."""
 
     error: Exception
 
 
-class ToMake(Struct, frozen=True):
-    """A call that is begun in the ledger and to be made now."""
+class BegunCall(Struct, frozen=True):
+    """A call that is recorded as begun and must be made now."""
 
     id: str
     name: str

@@ -1,8 +1,8 @@
-"""Driving a loop in the thread that is here.
+"""Drives a loop in the calling thread.
 
-The model is asked and tools are called in the caller's own thread, except those that may be called at once: each of them has a
-thread. Meanwhile a thread renews the lease. Nothing can stop a function that blocks; so when the lease is lost, that is seen
-when the function returns, and nothing is written from then on. A tool can ask sooner: ``Call.is_lost``.
+The model and tools run in the caller's own thread, except tool calls that run in parallel: each of them has its own thread.
+Another thread renews the lease. A function that blocks cannot be interrupted, so a lost lease is noticed when the function
+returns; nothing is written after that. A tool can check earlier with ``Call.is_lost``.
 """
 
 from __future__ import annotations
@@ -18,146 +18,153 @@ from holdfast.types import Run
 
 from . import commands as do
 from .commands import Command, StoreCommand
-from .core import Driving
-from .events import Ending, Failure
-from .plan import Plan, log
-from .tool_execution import finished, in_thread, make_call
-from .tools import Answer, Call, batches
+from .config import LoopConfig, log
+from .core import CommandGenerator
+from .events import Ending, ModelFailure
+from .tool_execution import make_call, resolve, run_in_thread
+from .tools import Call, CallAnswer, parallel_batches
 
-TRIES = 5
-"""How often a store is asked while its database cannot be reached or its answer is lost."""
-FIRST_PAUSE_S = 0.05
-"""Seconds before the second try; before each further one twice as many."""
-BEATS = 3
-"""How often a lease is renewed while it lasts."""
+MAX_TRIES = 5
+"""How often a store command is tried while the database is unreachable or its answer is lost."""
+FIRST_RETRY_S = 0.05
+"""Seconds before the second try; doubled before each further one."""
+RENEWALS_PER_LEASE = 3
+"""How often a lease is renewed during its duration."""
 
 
-def carry_on(
-    plan: Plan, acme: TenantHandle, driving: Driving[Ending], run: Run | None, go_on: Callable[[], bool]
+def run_loop(
+    config: LoopConfig,
+    tenant: TenantHandle,
+    generator: CommandGenerator[Ending],
+    run: Run | None,
+    should_continue: Callable[[], bool],
 ) -> Ending:
-    """Carry out what a loop wants done, until it has come to its end."""
-    hands = Hands(plan, acme, run, go_on)
+    """Carry out the loop's commands until it ends."""
+    executor = Executor(config, tenant, run, should_continue)
     answer: Any = None
     error: HoldfastError | None = None
     try:
         while True:
-            command = driving.send(answer) if error is None else driving.throw(error)
+            command = generator.send(answer) if error is None else generator.throw(error)
             answer, error = None, None
             try:
-                answer = hands.carry_out(command)
+                answer = executor.carry_out(command)
             except HoldfastError as raised:
                 error = raised
-    except StopIteration as done:
-        ending: Ending = done.value
+    except StopIteration as stop:
+        ending: Ending = stop.value
         return ending
     except Exception:
-        raise  # the lease is left to run out: that counts as an attempt, so it is not tried for ever
+        raise  # let the lease expire: that counts as an attempt, so the run is not retried without end
     except BaseException:
-        hands.release()
+        executor.release()
         raise
     finally:
-        hands.rest()
+        executor.close()
 
 
-class Hands:
-    """What carries out commands, one after the other."""
+class Executor:
+    """Carries out commands one after the other."""
 
-    def __init__(self, plan: Plan, acme: TenantHandle, run: Run | None, go_on: Callable[[], bool]) -> None:
-        self._plan, self._acme, self._go_on = plan, acme, go_on
-        self._heart: Heart | None = None
+    def __init__(
+        self, config: LoopConfig, tenant: TenantHandle, run: Run | None, should_continue: Callable[[], bool]
+    ) -> None:
+        self._config, self._tenant, self._should_continue = config, tenant, should_continue
+        self._renewer: LeaseRenewer | None = None
         self._run = run
 
     def carry_out(self, command: Command) -> Any:
-        """One command."""
-        if isinstance(command, do.LONG):
-            return self._kept(command)
+        """Carry out one command and return its result."""
+        if isinstance(command, do.LONG_COMMANDS):
+            return self._with_lease(command)
         if isinstance(command, StoreCommand):
-            answer = self._store(command)
+            answer = self._call_store(command)
             if isinstance(command, do.ClaimRun):
                 self._run = answer
             return answer
         if isinstance(command, do.Now):
-            return from_us(self._acme.clock.now_us())
-        if isinstance(command, do.GoOn):
-            return self._go_on()
-        assert isinstance(command, do.Tell)
-        return self._plan.tell(command.event)
+            return from_us(self._tenant.clock.now_us())
+        if isinstance(command, do.ShouldContinue):
+            return self._should_continue()
+        assert isinstance(command, do.EmitEvent)
+        return self._config.tell(command.event)
 
     def release(self) -> None:
-        """Hand the run over, if it is held and the database can be reached."""
+        """Release the run if it is held and the database can be reached."""
         if self._run is not None:
             try:
-                self._acme.leases.release(self._run.id, epoch=self._run.epoch)
+                self._tenant.leases.release(self._run.id, epoch=self._run.epoch)
             except HoldfastError as error:
-                log.debug("run %s was not released: %s", self._run.id, error)
+                log.debug("cannot release run %s: %s", self._run.id, error)
 
-    def rest(self) -> None:
-        """Nothing more comes."""
-        if self._heart is not None:
-            self._heart.stop()
+    def close(self) -> None:
+        """Stop renewing the lease."""
+        if self._renewer is not None:
+            self._renewer.stop()
 
     def is_lost(self) -> bool:
-        """Whether somebody else drives the run."""
-        return self._heart is not None and self._heart.lost is not None
+        """Whether this process has lost the lease of the run."""
+        return self._renewer is not None and self._renewer.error is not None
 
-    def _store(self, command: StoreCommand) -> Any:
-        for tried in range(1, TRIES + 1):
+    def _call_store(self, command: StoreCommand) -> Any:
+        for attempt in range(1, MAX_TRIES + 1):
             try:
-                return command.on(self._acme)
+                return command.on(self._tenant)
             except (Unavailable, OutcomeUnknown) as error:
-                if tried == TRIES or (isinstance(error, OutcomeUnknown) and isinstance(command, do.ClaimRun)):
+                if attempt == MAX_TRIES or (isinstance(error, OutcomeUnknown) and isinstance(command, do.ClaimRun)):
                     raise
-                pause(wait_s(tried))
+                pause(retry_delay_s(attempt))
         return None
 
-    def _kept(self, command: Command) -> Any:
-        """Something that may take longer than the lease lasts."""
+    def _with_lease(self, command: Command) -> Any:
+        """Carry out a command that may take longer than the lease lasts, and renew the lease during it."""
         assert self._run is not None
-        if self._heart is None:
-            self._heart = Heart(self._acme, self._run)
-            self._heart.start()
-        with self._heart:
-            answer = self._long(command)
-        if self._heart.lost is not None:
-            raise Fenced(f"run {self._run.id} was lost: {self._heart.lost}")
+        if self._renewer is None:
+            self._renewer = LeaseRenewer(self._tenant, self._run)
+            self._renewer.start()
+        with self._renewer:
+            answer = self._carry_out_long(command)
+        if self._renewer.error is not None:
+            raise Fenced(f"the lease of run {self._run.id} was lost: {self._renewer.error}")
         return answer
 
-    def _long(self, command: Command) -> Any:
+    def _carry_out_long(self, command: Command) -> Any:
         if isinstance(command, do.AskModel):
             try:
-                return finished(self._plan.model(command.turn))
+                return resolve(self._config.model(command.turn))
             except Exception as error:
-                return Failure(error)
+                return ModelFailure(error)
         if isinstance(command, do.CallTools):
             return self._call_tools(command)
         if isinstance(command, do.Sleep):
             return pause(command.seconds)
         assert isinstance(command, StoreCommand)
-        return command.on(self._acme)
+        return command.on(self._tenant)
 
-    def _call_tools(self, command: do.CallTools) -> list[Answer]:
+    def _call_tools(self, command: do.CallTools) -> list[CallAnswer]:
         assert self._run is not None
-        tools = dict(self._plan.tools)
-        answers: list[Answer] = []
-        for together in batches(calls_of(self._plan, command, self._run, self._acme, self.is_lost)):
-            calls = [call for _, call in together]
+        tools = dict(self._config.tools)
+        answers: list[CallAnswer] = []
+        for batch in parallel_batches(calls_of(self._config, command, self._run, self._tenant, self.is_lost)):
+            calls = [call for _, call in batch]
             if len(calls) == 1:
                 answers.append(make_call(tools, calls[0]))
                 continue
-            futures = [in_thread(lambda call=call: make_call(tools, call)) for call in calls]  # type: ignore[misc]
+            futures = [run_in_thread(lambda call=call: make_call(tools, call)) for call in calls]  # type: ignore[misc]
             answers += [future.result() for future in futures]
         return answers
 
 
-class Heart(threading.Thread):
-    """Renews a lease while something takes its time; inside ``with``."""
+class LeaseRenewer(threading.Thread):
+    """Thread that renews a lease while a long command runs: inside the ``with`` block."""
 
-    def __init__(self, acme: TenantHandle, run: Run) -> None:
-        super().__init__(name=f"holdfast-heart-{run.id}", daemon=True)
-        self._acme, self._run = acme, run
-        self._every_s = run.lease_ms / 1_000 / BEATS
-        self._is_busy, self._ended = False, threading.Event()
-        self.lost: HoldfastError | None = None
+    def __init__(self, tenant: TenantHandle, run: Run) -> None:
+        super().__init__(name=f"holdfast-lease-{run.id}", daemon=True)
+        self._tenant, self._run = tenant, run
+        self._interval_s = run.lease_ms / 1_000 / RENEWALS_PER_LEASE
+        self._is_busy, self._stopped = False, threading.Event()
+        self.error: HoldfastError | None = None
+        """The error that says why the lease was lost."""
 
     def __enter__(self) -> None:
         self._is_busy = True
@@ -166,33 +173,33 @@ class Heart(threading.Thread):
         self._is_busy = False
 
     def run(self) -> None:
-        """Renew the lease as long as there is somebody to renew it for."""
-        while not self._ended.wait(self._every_s):
+        """Renew the lease until stopped or until the lease is lost."""
+        while not self._stopped.wait(self._interval_s):
             if self._is_busy:
                 try:
-                    self._acme.leases.renew(self._run.id, epoch=self._run.epoch)
+                    self._tenant.leases.renew(self._run.id, epoch=self._run.epoch)
                 except (Conflict, NotFound) as error:
-                    self.lost = error
+                    self.error = error
                     return
                 except HoldfastError as error:
-                    log.warning("the lease of run %s was not renewed: %s", self._run.id, error)
+                    log.warning("cannot renew the lease of run %s: %s", self._run.id, error)
 
     def stop(self) -> None:
-        """Renew it no more."""
-        self._ended.set()
-        self.join(timeout=self._every_s)
+        """Stop renewing, and wait for the thread to end."""
+        self._stopped.set()
+        self.join(timeout=self._interval_s)
 
 
 def calls_of(
-    plan: Plan, command: do.CallTools, run: Run, acme: Any, is_lost: Callable[[], bool]
+    config: LoopConfig, command: do.CallTools, run: Run, tenant: Any, is_lost: Callable[[], bool]
 ) -> list[tuple[Any, Call]]:
-    """The calls of a command with what their tools are handed."""
+    """Return each call of a command as its tool, if it exists, and the ``Call`` to pass to it."""
     return [
-        (plan.tools.get(each.name), Call(each.id, each.name, each.input, run, each.attempt, acme, is_lost))
-        for each in command.calls
+        (config.tools.get(call.name), Call(call.id, call.name, call.input, run, call.attempt, tenant, is_lost))
+        for call in command.calls
     ]
 
 
-def wait_s(tried: int) -> float:
-    """Seconds to wait after so many tries."""
-    return float(FIRST_PAUSE_S * 2 ** (tried - 1))
+def retry_delay_s(failures: int) -> float:
+    """Return the seconds to wait after that number of failed tries."""
+    return float(FIRST_RETRY_S * 2 ** (failures - 1))

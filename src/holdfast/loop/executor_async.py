@@ -1,7 +1,7 @@
-"""Driving a loop in an event loop.
+"""Drives a loop in an event loop.
 
-An asynchronous model or tool runs as a task, a synchronous one in a thread of its own. Whoever waits for them renews the lease
-meanwhile, and when it is lost cancels the tasks and stops at once; a thread cannot be stopped, but what it answers is dropped.
+An asynchronous model or tool runs as a task, a synchronous one in its own thread. The executor renews the lease while it waits
+for them. When the lease is lost, it cancels the tasks and stops at once; a thread cannot be stopped, but its result is dropped.
 """
 
 from __future__ import annotations
@@ -18,99 +18,105 @@ from holdfast.types import Run
 
 from . import commands as do
 from .commands import Command, StoreCommand
-from .core import Driving
-from .events import Ending, Failure
-from .executor import BEATS, TRIES, calls_of, wait_s
-from .plan import Plan, log
-from .tool_execution import in_thread, make_call_async
-from .tools import Answer, batches
+from .config import LoopConfig, log
+from .core import CommandGenerator
+from .events import Ending, ModelFailure
+from .executor import MAX_TRIES, RENEWALS_PER_LEASE, calls_of, retry_delay_s
+from .tool_execution import make_call_async, run_in_thread
+from .tools import CallAnswer, parallel_batches
 
 T = TypeVar("T")
 RELEASE_S = 5.0
-"""Seconds that a cancelled drive takes at most to hand its run over."""
+"""Maximum seconds that a cancelled drive takes to release its run."""
 
 
-async def carry_on(
-    plan: Plan, acme: AsyncTenantHandle, driving: Driving[Ending], run: Run | None, go_on: Callable[[], bool]
+async def run_loop(
+    config: LoopConfig,
+    tenant: AsyncTenantHandle,
+    generator: CommandGenerator[Ending],
+    run: Run | None,
+    should_continue: Callable[[], bool],
 ) -> Ending:
-    """Carry out what a loop wants done, until it has come to its end. Cancelled, it hands the run over first."""
-    hands = AsyncHands(plan, acme, run, go_on)
+    """Carry out the loop's commands until it ends. If cancelled, release the run first."""
+    executor = AsyncExecutor(config, tenant, run, should_continue)
     answer: Any = None
     error: HoldfastError | None = None
     try:
         while True:
             try:
-                command = driving.send(answer) if error is None else driving.throw(error)
-            except StopIteration as done:
-                ending: Ending = done.value
+                command = generator.send(answer) if error is None else generator.throw(error)
+            except StopIteration as stop:
+                ending: Ending = stop.value
                 return ending
             answer, error = None, None
             try:
-                answer = await hands.carry_out(command)
+                answer = await executor.carry_out(command)
             except HoldfastError as raised:
                 error = raised
     except Exception:
-        raise  # the lease is left to run out: that counts as an attempt, so it is not tried for ever
+        raise  # let the lease expire: that counts as an attempt, so the run is not retried without end
     except BaseException:
-        await hands.release()
+        await executor.release()
         raise
 
 
-class AsyncHands:
-    """What carries out commands, one after the other."""
+class AsyncExecutor:
+    """Carries out commands one after the other."""
 
-    def __init__(self, plan: Plan, acme: AsyncTenantHandle, run: Run | None, go_on: Callable[[], bool]) -> None:
-        self._plan, self._acme, self._go_on = plan, acme, go_on
+    def __init__(
+        self, config: LoopConfig, tenant: AsyncTenantHandle, run: Run | None, should_continue: Callable[[], bool]
+    ) -> None:
+        self._config, self._tenant, self._should_continue = config, tenant, should_continue
         self._run, self._is_lost = run, False
 
     async def carry_out(self, command: Command) -> Any:
-        """One command."""
-        if isinstance(command, do.LONG):
-            return await self._kept(self._long(command))
+        """Carry out one command and return its result."""
+        if isinstance(command, do.LONG_COMMANDS):
+            return await self._with_lease(self._carry_out_long(command))
         if isinstance(command, StoreCommand):
-            answer = await self._store(command)
+            answer = await self._call_store(command)
             if isinstance(command, do.ClaimRun):
                 self._run = answer
             return answer
         if isinstance(command, do.Now):
-            return from_us(self._acme.clock.now_us())
-        if isinstance(command, do.GoOn):
-            return self._go_on()
-        assert isinstance(command, do.Tell)
-        return self._plan.tell(command.event)
+            return from_us(self._tenant.clock.now_us())
+        if isinstance(command, do.ShouldContinue):
+            return self._should_continue()
+        assert isinstance(command, do.EmitEvent)
+        return self._config.tell(command.event)
 
     async def release(self) -> None:
-        """Hand the run over, if it is held and the database can be reached."""
+        """Release the run if it is held and the database can be reached."""
         if self._run is None:
             return
         self._is_lost = True
-        work = asyncio.ensure_future(self._acme.leases.release(self._run.id, epoch=self._run.epoch))
+        release = asyncio.ensure_future(self._tenant.leases.release(self._run.id, epoch=self._run.epoch))
         end_s = monotonic_s() + RELEASE_S
-        while not work.done() and monotonic_s() < end_s:
+        while not release.done() and monotonic_s() < end_s:
             try:
-                await asyncio.wait({work}, timeout=end_s - monotonic_s())
+                await asyncio.wait({release}, timeout=end_s - monotonic_s())
             except asyncio.CancelledError:
-                continue  # cancelled once more: it is on its way already
-        if work.done() and not work.cancelled() and work.exception() is not None:
-            log.debug("run %s was not released: %s", self._run.id, work.exception())
+                continue  # cancelled again: the release is already under way
+        if release.done() and not release.cancelled() and release.exception() is not None:
+            log.debug("cannot release run %s: %s", self._run.id, release.exception())
 
-    async def _store(self, command: StoreCommand) -> Any:
-        for tried in range(1, TRIES + 1):
+    async def _call_store(self, command: StoreCommand) -> Any:
+        for attempt in range(1, MAX_TRIES + 1):
             try:
-                return await command.on(self._acme)
+                return await command.on(self._tenant)
             except (Unavailable, OutcomeUnknown) as error:
-                if tried == TRIES or (isinstance(error, OutcomeUnknown) and isinstance(command, do.ClaimRun)):
+                if attempt == MAX_TRIES or (isinstance(error, OutcomeUnknown) and isinstance(command, do.ClaimRun)):
                     raise
-                await asyncio.sleep(wait_s(tried))
+                await asyncio.sleep(retry_delay_s(attempt))
         return None
 
-    async def _kept(self, work: Coroutine[Any, Any, T]) -> T:
-        """Something that may take longer than the lease lasts."""
+    async def _with_lease(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that may take longer than the lease lasts, and renew the lease during it."""
         assert self._run is not None
-        every_s = self._run.lease_ms / 1_000 / BEATS
+        interval_s = self._run.lease_ms / 1_000 / RENEWALS_PER_LEASE
         task = asyncio.ensure_future(work)
         try:
-            while not (await asyncio.wait({task}, timeout=every_s))[0]:
+            while not (await asyncio.wait({task}, timeout=interval_s))[0]:
                 await self._renew(self._run)
             return task.result()
         finally:
@@ -120,14 +126,14 @@ class AsyncHands:
 
     async def _renew(self, run: Run) -> None:
         try:
-            await self._acme.leases.renew(run.id, epoch=run.epoch)
+            await self._tenant.leases.renew(run.id, epoch=run.epoch)
         except (Conflict, NotFound) as error:
             self._is_lost = True
-            raise Fenced(f"run {run.id} was lost: {error}") from error
+            raise Fenced(f"the lease of run {run.id} was lost: {error}") from error
         except HoldfastError as error:
-            log.warning("the lease of run %s was not renewed: %s", run.id, error)
+            log.warning("cannot renew the lease of run %s: %s", run.id, error)
 
-    async def _long(self, command: Command) -> Any:
+    async def _carry_out_long(self, command: Command) -> Any:
         if isinstance(command, do.AskModel):
             return await self._ask(command)
         if isinstance(command, do.CallTools):
@@ -135,24 +141,24 @@ class AsyncHands:
         if isinstance(command, do.Sleep):
             return await asyncio.sleep(command.seconds)
         assert isinstance(command, StoreCommand)
-        return await command.on(self._acme)
+        return await command.on(self._tenant)
 
     async def _ask(self, command: do.AskModel) -> Any:
-        model = self._plan.model
+        model = self._config.model
         try:
             if inspect.iscoroutinefunction(model) or inspect.iscoroutinefunction(getattr(model, "__call__", None)):  # noqa: B004
                 return await model(command.turn)
-            answer = await asyncio.wrap_future(in_thread(lambda: model(command.turn)))
+            answer = await asyncio.wrap_future(run_in_thread(lambda: model(command.turn)))
             return await answer if inspect.isawaitable(answer) else answer
         except Exception as error:
-            return Failure(error)
+            return ModelFailure(error)
 
-    async def _call_tools(self, command: do.CallTools) -> list[Answer]:
+    async def _call_tools(self, command: do.CallTools) -> list[CallAnswer]:
         assert self._run is not None
-        tools = dict(self._plan.tools)
-        answers: list[Answer] = []
-        for together in batches(calls_of(self._plan, command, self._run, self._acme, lambda: self._is_lost)):
+        tools = dict(self._config.tools)
+        answers: list[CallAnswer] = []
+        for batch in parallel_batches(calls_of(self._config, command, self._run, self._tenant, lambda: self._is_lost)):
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(make_call_async(tools, call)) for _, call in together]
+                tasks = [group.create_task(make_call_async(tools, call)) for _, call in batch]
             answers += [task.result() for task in tasks]
         return answers

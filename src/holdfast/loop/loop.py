@@ -1,4 +1,4 @@
-"""``Loop``: a model, its tools and when to stop; and how to drive a run with it."""
+"""``Loop``: a model, its tools and its stop conditions, and the methods that drive a run with them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from holdfast.errors import InvalidInput
 from holdfast.types import Run
 
 from . import executor, executor_async
-from .core import Driving, claim_and_drive, drive
+from .config import CHILD_POLL_S, CONTEXT_TOKENS, MAX_ITERATIONS, LoopConfig, StepProgress, Workspace
+from .core import CommandGenerator, claim_and_drive, drive
 from .events import Ending, Event
-from .plan import CHILD_POLL_S, CONTEXT_TOKENS, MAX_ITERATIONS, Plan, Progress, Workspace
 from .replies import ToolRequest
 from .tools import Tool, tool
 
 TTL_MS = 60_000
-"""Milliseconds that a run stays claimed after the last sign of life of whoever drives it."""
+"""Milliseconds that a run stays claimed after the last renewal of its lease."""
 
 
 class Loop:
-    """An agent's loop: ask the model, call its tools, commit the step, and so on, through any crash.
+    """An agent's loop: ask the model, call its tools, commit the step, and repeat; it survives a crash at any point.
 
     Args:
-        model: a function from a ``Turn`` to a ``Reply`` or text, synchronous or asynchronous.
-        tools: what the model may have called; functions, or what ``tool`` made of them.
+        model: a function from a ``ModelTurn`` to a ``Reply`` or text, synchronous or asynchronous.
+        tools: the tools that the model may call; functions, or ``Tool`` objects made by ``tool``.
         first_state: the state of a run that has no step yet. State is any JSON value; the model's replies change it.
-        max_iterations: steps of one run at most; then it ends with the reason ``max_iterations``.
+        max_iterations: maximum steps of one run; after them it ends with the reason ``max_iterations``.
         budget_tokens: tokens of one run after which it ends, at the next step, with the reason ``budget``.
-        context_tokens: tokens of the conversation that the model is shown at most.
-        stop: asked before each step; whatever text it returns ends the run with that reason.
-        hold: asked about each call; true means that a person must allow it first. It decides quickly and does nothing else.
-        retry: asked when the model raises, with the error and how often it has by now: seconds to wait, or ``None`` to fail.
-        on_event: told what happens. It is called where it happens, also in other threads, and must return quickly.
-        summarize: makes sessions smaller that have a compaction policy attached and have become due.
-        child_poll_s: seconds after which a run looks for the one below it, should that not have woken it.
+        context_tokens: maximum tokens of the conversation that are sent to the model.
+        stop: called before each step; if it returns text, the run ends with that text as its reason.
+        hold: called for each call; true means that a person must allow the call first. It must be quick and free of side effects.
+        retry: called when the model raises, with the error and the number of failures: seconds to wait, or ``None`` to fail.
+        on_event: called with each event, possibly in another thread; it must return quickly.
+        summarize: summarizes sessions that have a compaction policy attached and have become due.
+        child_poll_s: seconds after which a run checks its child run, in case the child could not resume it.
         workspace: the directory that the tools work in, or a function from a run to it. It is captured before the first step
-            and whenever tools were called, so that ``acme.workspaces.rewind`` can take files and conversation back together.
+            and whenever tools were called, so that ``tenant.workspaces.rewind`` can rewind files and conversation together.
 
     Raises:
-        InvalidInput: an argument cannot be used.
+        InvalidInput: an argument is invalid.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Loop:
         max_iterations: int = MAX_ITERATIONS,
         budget_tokens: int | None = None,
         context_tokens: int = CONTEXT_TOKENS,
-        stop: Callable[[Progress], str | None] | None = None,
+        stop: Callable[[StepProgress], str | None] | None = None,
         hold: Callable[[ToolRequest], bool] | None = None,
         retry: Callable[[Exception, int], float | None] | None = None,
         on_event: Callable[[Event], None] | None = None,
@@ -62,15 +62,16 @@ class Loop:
         child_poll_s: float = CHILD_POLL_S,
         workspace: Workspace = None,
     ) -> None:
-        for name, given in (("model", model), ("stop", stop), ("hold", hold), ("retry", retry), ("on_event", on_event)):
-            if given is not None and not callable(given):
-                raise InvalidInput(f"{name} must be a function, not {given!r}")
-        for name, most in (("max_iterations", max_iterations), ("budget_tokens", budget_tokens)):
-            if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-                raise InvalidInput(f"{name} must be a whole number from 1 on, not {most!r}")
-        self.plan = Plan(
+        callbacks = {"model": model, "stop": stop, "hold": hold, "retry": retry, "on_event": on_event}
+        for name, callback in callbacks.items():
+            if callback is not None and not callable(callback):
+                raise InvalidInput(f"{name} must be a function, not {callback!r}", field=name)
+        for name, maximum in (("max_iterations", max_iterations), ("budget_tokens", budget_tokens)):
+            if maximum is not None and (not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1):
+                raise InvalidInput(f"{name} must be a whole number of at least 1, not {maximum!r}", field=name)
+        self.config = LoopConfig(
             model=model,
-            tools=_named(tools),
+            tools=_tools_by_name(tools),
             first_state=first_state,
             max_iterations=max_iterations,
             budget_tokens=budget_tokens,
@@ -86,58 +87,62 @@ class Loop:
 
     def drive(
         self,
-        acme: TenantHandle,
+        tenant: TenantHandle,
         run: str | Run,
         *,
         holder: str | None = None,
         ttl_ms: int = TTL_MS,
-        go_on: Callable[[], bool] = lambda: True,
+        should_continue: Callable[[], bool] = lambda: True,
     ) -> Ending:
-        """Claim a run, by its id, and drive it from its last step on until it ends, pauses, waits or is taken away.
+        """Claim a run, by its id, and drive it from its last step until it ends, pauses, waits or is taken over.
 
-        A ``Run`` that the caller has claimed is driven as it is. After each step ``go_on`` is asked; if it says no, the run is
-        released for somebody else. An error of the model's fails the run, one of a tool's is told to the model; neither is
-        raised here.
+        A ``Run`` that the caller has already claimed is driven without another claim. After each step ``should_continue`` is
+        called; if it returns false, the run is released for another worker. An error of the model fails the run, an error of a
+        tool is reported to the model; neither is raised here.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Unavailable: the database cannot be reached. The run goes on when somebody claims it again.
+            NotFound: the run does not exist, or its session is deleted.
+            Unavailable: the database cannot be reached. The run continues when it is claimed again.
         """
         claimed = run if isinstance(run, Run) else None
-        return executor.carry_on(self.plan, acme, self._driving(run, holder, ttl_ms), claimed, go_on)
+        return executor.run_loop(self.config, tenant, self._generator(run, holder, ttl_ms), claimed, should_continue)
 
     async def adrive(
         self,
-        acme: AsyncTenantHandle,
+        tenant: AsyncTenantHandle,
         run: str | Run,
         *,
         holder: str | None = None,
         ttl_ms: int = TTL_MS,
-        go_on: Callable[[], bool] = lambda: True,
+        should_continue: Callable[[], bool] = lambda: True,
     ) -> Ending:
-        """The same in an event loop. Cancelled, it stops at once and releases the run.
+        """Drive a run like ``drive``, in an event loop. If cancelled, stop at once and release the run.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Unavailable: the database cannot be reached. The run goes on when somebody claims it again.
+            NotFound: the run does not exist, or its session is deleted.
+            Unavailable: the database cannot be reached. The run continues when it is claimed again.
         """
         claimed = run if isinstance(run, Run) else None
-        return await executor_async.carry_on(self.plan, acme, self._driving(run, holder, ttl_ms), claimed, go_on)
+        return await executor_async.run_loop(
+            self.config, tenant, self._generator(run, holder, ttl_ms), claimed, should_continue
+        )
 
-    def _driving(self, run: str | Run, holder: str | None, ttl_ms: int) -> Driving[Ending]:
+    def _generator(self, run: str | Run, holder: str | None, ttl_ms: int) -> CommandGenerator[Ending]:
         if isinstance(run, Run):
-            return drive(self.plan, run)
-        return claim_and_drive(self.plan, run, holder=holder or this_process(), ttl_ms=ttl_ms)
+            return drive(self.config, run)
+        return claim_and_drive(self.config, run, holder=holder or process_name(), ttl_ms=ttl_ms)
 
 
-def this_process() -> str:
-    """A name for whoever drives, as it is shown in a run: the machine and the process."""
+def process_name() -> str:
+    """Return the default holder of a lease: host name and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _named(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    made = [each if isinstance(each, Tool) else tool(each) for each in tools]
-    named = {each.name: each for each in made}
-    if len(named) < len(made):
-        raise InvalidInput("two tools have the same name")
-    return named
+def _tools_by_name(functions: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    tools: dict[str, Tool] = {}
+    for function in functions:
+        new = function if isinstance(function, Tool) else tool(function)
+        if new.name in tools:
+            raise InvalidInput(f"two tools have the same name: {new.name!r}", field="tools")
+        tools[new.name] = new
+    return tools

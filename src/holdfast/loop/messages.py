@@ -1,4 +1,4 @@
-"""What an iteration adds to the session's log, in the words that models understand."""
+"""Converts a reply and the outcomes of its calls to messages of the session's log, as models expect them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from typing import Any
 
 from holdfast import NewMessage, ToolOutcome
 
-from .replies import Said
+from .replies import NormalizedReply
 
 
-def messages_of(said: Said, outcomes: Sequence[ToolOutcome]) -> list[NewMessage]:
-    """The reply, and the results of its calls. A reply has as many tokens as the model was paid for, if it says so."""
-    dropped = {each.id for each in outcomes if each.status == "discarded"}
-    content = [block for block in said.content if block.get("id") not in dropped or block.get("type") != "tool_use"]
-    results = [block_of(each) for each in outcomes if each.id not in dropped]
+def messages_of(reply: NormalizedReply, outcomes: Sequence[ToolOutcome]) -> list[NewMessage]:
+    """Return the messages of the reply and of the results of its calls.
+
+    The token count of the reply is the output tokens that the model reported, if it did. Discarded calls are left out.
+    """
+    discarded = {outcome.id for outcome in outcomes if outcome.status == "discarded"}
+    content = [block for block in reply.content if block.get("id") not in discarded or block.get("type") != "tool_use"]
+    results = [block_of(outcome) for outcome in outcomes if outcome.id not in discarded]
     messages = []
     if content:
-        tokens = 0 if dropped else said.output_tokens
-        messages.append(NewMessage(role="assistant", content=content, token_count=tokens, metadata=said.metadata))
+        tokens = 0 if discarded else reply.output_tokens
+        messages.append(NewMessage(role="assistant", content=content, token_count=tokens, metadata=reply.metadata))
     if results:
         messages.append(NewMessage(role="user", content=results))
     return messages
 
 
 def block_of(outcome: ToolOutcome) -> dict[str, Any]:
-    """What the model is told a call came to."""
+    """Return the ``tool_result`` block of an outcome."""
     block = {"type": "tool_result", "tool_use_id": outcome.id, "content": text_of(outcome)}
     return block if outcome.status == "finished" else {**block, "is_error": True}
 
 
 def text_of(outcome: ToolOutcome) -> str:
-    """The same in words."""
+    """Return an outcome as text for the model."""
     if outcome.status == "finished":
         result = outcome.result
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

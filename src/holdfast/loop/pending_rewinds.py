@@ -1,4 +1,4 @@
-"""Bringing the files of a run to where it is, before anything else, if it was rewound."""
+"""Finishes a pending rewind of a run before the loop does anything else."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from . import commands as do
 from .commands import Command
 
 
-def bring_files(run: Run, path: str | os.PathLike[str] | None) -> Generator[Command, Any, str | None]:
-    """Finish a rewind of a run that is pending. Returns ``None``, or why the run cannot go on here.
+def finish_pending_rewind(run: Run, path: str | os.PathLike[str] | None) -> Generator[Command, Any, str | None]:
+    """Finish a pending rewind of a run. Return ``None``, or the reason why the run cannot continue.
 
-    A loop without a workspace cannot finish one that has files. It lets go of the run, which then waits until somebody brings the
-    files back and resumes it: the model must not be asked about files of another step.
+    A loop without a workspace cannot finish a rewind that has files to restore. It pauses and releases the run, which then waits
+    until another process restores the files and resumes it: the model must not be asked about files of another step.
     """
     pending: Sequence[Rewind] = yield do.PendingRewinds(run.id)
     if not pending:
         return None
-    if path is not None or pending[0].wanted is None:
+    if path is not None or pending[0].target_snapshot is None:
         yield do.FinishRewind(run.id, path)
         return None
     yield do.PauseRun(run.id, run.epoch, None)

@@ -1,7 +1,7 @@
-"""What a model answers, and the one form of it that is kept.
+"""The input and the reply of a model, and the normalized reply that is stored.
 
-A model is any function from a ``Turn`` to a ``Reply`` (or plain text). Its calls of tools can come as ``calls``, or as the
-``tool_use`` blocks of its content; either way they end up in the content, which is what goes into the session's log.
+A model is any function from a ``ModelTurn`` to a ``Reply`` (or plain text). Its tool calls can be in ``calls`` or in the
+``tool_use`` blocks of its content; either way they end up in the content, which goes into the session's log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ToolRequest(Struct, frozen=True):
-    """A tool that the model wants called. Without an ``id`` it gets one; one of the provider's must be new in the run."""
+    """A tool call that the model requests. Without an ``id`` it gets one; a provider's id must be unique in the run."""
 
     name: str
     input: Any = {}
@@ -29,10 +29,10 @@ class ToolRequest(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """What the model has to say.
+    """The model's reply.
 
-    ``content`` is text or a list of content blocks, ``calls`` the tools it wants called. ``state``, if given, is the run's state
-    from this step on. A reply without calls ends the run, unless it says ``go_on``, or ``pause_s``: go on in so many seconds.
+    ``content`` is text or a list of content blocks, ``calls`` the tools to call. ``state``, if set, is the run's state from this
+    step on. A reply without calls ends the run, unless it sets ``continue_run``, or ``pause_s``: continue after these seconds.
     ``stop`` ends the run in any case, with this reason, after its calls were made.
     """
 
@@ -41,13 +41,13 @@ class Reply(Struct, frozen=True):
     usage: Usage | None = None
     state: Any = UNSET
     stop: str | None = None
-    go_on: bool = False
+    continue_run: bool = False
     pause_s: float | None = None
     metadata: Mapping[str, Any] | None = None
 
 
-class Turn(Struct, frozen=True):
-    """What a model is asked: the session as far as it fits, who the agent is, and what tools there are."""
+class ModelTurn(Struct, frozen=True):
+    """The input of a model: the part of the session that fits, the agent's definition and the tools."""
 
     run: Run
     iteration: int
@@ -57,99 +57,99 @@ class Turn(Struct, frozen=True):
     blocks: Sequence[Block]
     tools: Sequence[Tool]
     say: Callable[[str], None]
-    """Hand on a piece of the answer while it comes in; whoever listens to the loop's events gets it as a ``token``."""
+    """Emit a piece of the reply while it streams in, as a ``token`` event."""
 
     @property
     def system(self) -> str:
-        """The system prompt: the agent's own, its core blocks, and what was summed up before."""
+        """The system prompt: the agent's own prompt, its core blocks, system messages and the summary of older messages."""
         parts = [self.agent.system] if self.agent is not None and self.agent.system else []
         parts += [f"<{block.label}>\n{block.value}\n</{block.label}>" for block in self.blocks]
-        said = [_text(each.content) for each in self.context.messages if each.role == "system"]
-        return "\n\n".join([*parts, *said, *([self.context.summary] if self.context.summary else [])])
+        parts += [_text(message.content) for message in self.context.messages if message.role == "system"]
+        return "\n\n".join([*parts, *([self.context.summary] if self.context.summary else [])])
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation as ``{"role": ..., "content": [blocks]}``, without what is in ``system``."""
+        """The conversation as ``{"role": ..., "content": [blocks]}``, without the messages that are in ``system``."""
         return [
-            {"role": each.role, "content": each.content}
-            for each in self.context.messages
-            if each.role not in (None, "system")
+            {"role": message.role, "content": message.content}
+            for message in self.context.messages
+            if message.role not in (None, "system")
         ]
 
 
-class Requested(Struct, frozen=True):
-    """A call that stands in a reply."""
+class RequestedCall(Struct, frozen=True):
+    """A tool call of a reply, with its id."""
 
     id: str
     name: str
     input: Any
 
 
-class Said(Struct, frozen=True, omit_defaults=True):
-    """A reply in the form that is kept in the intent, so that nobody has to ask the model twice."""
+class NormalizedReply(Struct, frozen=True, omit_defaults=True, rename={"continue_run": "go_on"}):
+    """A reply in the form that is stored in the intent, so that the model is not asked twice."""
 
     content: list[dict[str, Any]]
     input_tokens: int = 0
     output_tokens: int = 0
     state: Any | UnsetType = UNSET
     stop: str | None = None
-    go_on: bool = False
+    continue_run: bool = False
     pause_s: float | None = None
     metadata: dict[str, Any] | None = None
 
     @property
-    def requests(self) -> list[Requested]:
-        """The calls in it, in order."""
+    def requests(self) -> list[RequestedCall]:
+        """The calls of the reply, in order."""
         calls = [block for block in self.content if block.get("type") == "tool_use"]
-        return [Requested(block["id"], block["name"], block.get("input")) for block in calls]
+        return [RequestedCall(block["id"], block["name"], block.get("input")) for block in calls]
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """The text of the reply."""
         return _text(self.content)
 
-    def recorded(self) -> Any:
-        """It as JSON for the ledger."""
+    def to_json(self) -> Any:
+        """Return the reply as plain JSON values for the ledger."""
         return msgspec.to_builtins(self)
 
 
-def said_of(reply: object, iteration: int) -> Said:
-    """A model's answer, checked.
+def normalize_reply(reply: object, iteration: int) -> NormalizedReply:
+    """Validate a model's answer and return it in the stored form.
 
     Raises:
-        InvalidInput: it is neither text nor a ``Reply``, or something in it cannot be used.
+        InvalidInput: it is neither text nor a ``Reply``, or a part of it is invalid.
     """
     if isinstance(reply, str):
         reply = Reply(reply)
     if not isinstance(reply, Reply):
-        raise InvalidInput(f"a model answers a Reply or text, not {type(reply).__name__}")
-    if reply.pause_s is not None and not _is_time(reply.pause_s):
-        raise InvalidInput(f"pause_s is a number of seconds from 0 on, not {reply.pause_s!r}")
+        raise InvalidInput(f"a model must return a Reply or text, not {type(reply).__name__}")
+    if reply.pause_s is not None and not _is_duration(reply.pause_s):
+        raise InvalidInput(f"pause_s must be 0 or more seconds, not {reply.pause_s!r}", field="pause_s")
     usage = reply.usage or Usage()
     try:
         content = _with_ids([*_blocks(reply.content), *map(_block, reply.calls)], iteration)
         state = reply.state if reply.state is UNSET else msgspec.to_builtins(reply.state)
         metadata = None if reply.metadata is None else dict(reply.metadata)
     except (TypeError, AttributeError, ValueError) as error:
-        raise InvalidInput(f"the model's answer is not JSON: {error}") from None
-    return Said(
+        raise InvalidInput(f"the model's reply is not JSON: {error}") from None
+    return NormalizedReply(
         content,
         usage.input_tokens,
         usage.output_tokens,
         state,
         reply.stop,
-        bool(reply.go_on),
+        bool(reply.continue_run),
         reply.pause_s,
         metadata,
     )
 
 
-def recorded_reply(stored: object) -> Said:
-    """What ``recorded`` made."""
-    return msgspec.convert(stored, Said)
+def decode_reply(value: object) -> NormalizedReply:
+    """Return the reply that ``to_json`` encoded."""
+    return msgspec.convert(value, NormalizedReply)
 
 
-def _is_time(seconds: object) -> bool:
+def _is_duration(seconds: object) -> bool:
     return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1e9
 
 
@@ -158,7 +158,7 @@ def _blocks(content: object) -> list[dict[str, Any]]:
         return [{"type": "text", "text": content}] if content else []
     plain = msgspec.to_builtins(content)
     if not isinstance(plain, list | tuple) or not all(isinstance(block, dict) for block in plain):
-        raise InvalidInput("the content of a reply is text or a list of content blocks")
+        raise InvalidInput("the content of a reply must be text or a list of content blocks", field="content")
     return [*plain]
 
 
@@ -168,15 +168,15 @@ def _block(call: ToolRequest) -> dict[str, Any]:
 
 
 def _with_ids(content: list[dict[str, Any]], iteration: int) -> list[dict[str, Any]]:
-    """The same blocks; calls that came without an id are numbered, so that asking again would give the same."""
-    place, seen = 0, set()
+    """Return the blocks with ids for calls that had none: by their number, so that the ids are the same after a retry."""
+    number, seen = 0, set()
     for block in content:
         if block.get("type") != "tool_use":
             continue
-        place += 1
-        block["id"] = block.get("id") or f"call-{iteration}-{place}"
+        number += 1
+        block["id"] = block.get("id") or f"call-{iteration}-{number}"
         if not isinstance(block.get("name"), str) or not isinstance(block["id"], str) or block["id"] in seen:
-            raise InvalidInput("every call of a tool needs a name, and an id that no other call of the reply has")
+            raise InvalidInput("every tool call needs a name, and an id that is unique in the reply")
         seen.add(block["id"])
     return content
 

@@ -1,4 +1,4 @@
-"""How a model is asked and a tool is called: what all ways of driving a loop share."""
+"""Calls tools and resolves their results; shared by both executors."""
 
 from __future__ import annotations
 
@@ -12,76 +12,78 @@ from typing import Any, TypeVar
 
 from holdfast.errors import InvalidInput
 
-from .tools import Answer, Call, Tool, answer_of, failure_of, no_such_tool, timed_out
+from .tools import Call, CallAnswer, Tool, answer_of, failure_of, timed_out, unknown_tool
 
 T = TypeVar("T")
 
 
-def make_call(tools: dict[str, Tool], call: Call) -> Answer:
-    """Make one call and wait for it. Never raises what the tool raised: that is an answer too."""
+def make_call(tools: dict[str, Tool], call: Call) -> CallAnswer:
+    """Make one call and wait for it. An error of the tool is returned as an answer, never raised."""
     tool = tools.get(call.name)
     if tool is None:
-        return no_such_tool(call.name, tools)
+        return unknown_tool(call.name, tools)
     if tool.timeout_s is None:
         return _answer(tool, call)
     try:
-        return in_thread(lambda: _answer(tool, call)).result(tool.timeout_s)
+        return run_in_thread(lambda: _answer(tool, call)).result(tool.timeout_s)
     except TimeoutError:
         return timed_out(tool)
 
 
-def _answer(tool: Tool, call: Call) -> Answer:
+def _answer(tool: Tool, call: Call) -> CallAnswer:
     try:
-        return answer_of(finished(tool.make(call)))
+        return answer_of(resolve(tool.make(call)))
     except Exception as error:
         return failure_of(error)
 
 
-async def make_call_async(tools: dict[str, Tool], call: Call) -> Answer:
-    """The same without blocking: an asynchronous tool in this event loop, another in a thread."""
+async def make_call_async(tools: dict[str, Tool], call: Call) -> CallAnswer:
+    """Make one call without blocking: an asynchronous tool in this event loop, a synchronous one in a thread."""
     tool = tools.get(call.name)
     if tool is None:
-        return no_such_tool(call.name, tools)
-    answer = _answer_async(tool, call) if tool.is_async else asyncio.wrap_future(in_thread(lambda: _answer(tool, call)))
+        return unknown_tool(call.name, tools)
+    answer = (
+        _answer_async(tool, call) if tool.is_async else asyncio.wrap_future(run_in_thread(lambda: _answer(tool, call)))
+    )
     try:
         return await asyncio.wait_for(answer, tool.timeout_s)
     except TimeoutError:
         return timed_out(tool)
 
 
-async def _answer_async(tool: Tool, call: Call) -> Answer:
+async def _answer_async(tool: Tool, call: Call) -> CallAnswer:
     try:
         return answer_of(await tool.make(call))
     except Exception as error:
         return failure_of(error)
 
 
-def finished(value: Any) -> Any:
-    """A value, or what an awaitable comes to.
+def resolve(value: Any) -> Any:
+    """Return a value, or the result of an awaitable.
 
     Raises:
-        InvalidInput: this thread has an event loop already.
+        InvalidInput: an event loop is already running in this thread.
     """
     if not inspect.isawaitable(value):
         return value
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_awaited(value))
+        return asyncio.run(_await(value))
     if inspect.iscoroutine(value):
         value.close()
-    raise InvalidInput("this loop is driven inside an event loop: await adrive(...) instead")
+    raise InvalidInput("drive(...) was called inside an event loop: use `await adrive(...)` instead")
 
 
-async def _awaited(value: Any) -> Any:
+async def _await(value: Any) -> Any:
     return await value
 
 
-def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Do something in a thread of its own, as whoever acts here.
+def run_in_thread(work: Callable[[], T]) -> Future[T]:
+    """Run a function in its own thread, with the caller's context variables.
 
-    Nobody waits for such a thread when the process ends: what it does may take for ever, and is not written down anyway once
-    the run was given up.
+    The thread is a daemon, so the process does not wait for it when it ends: the function may never return, and its result is not
+    stored once the run was given up.
     """
     future: Future[T] = Future()
     context = contextvars.copy_context()

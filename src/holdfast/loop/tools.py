@@ -1,4 +1,4 @@
-"""Tools: functions that the model may have called.
+"""Tools: functions that the model may call.
 
 ::
 
@@ -6,9 +6,8 @@
     def weather(city: str) -> str:
         "The weather in a city."
 
-``safety`` says what becomes of a call that was begun and never came back, because the process died: ``idempotent`` is made again,
-``at_most_once`` never (the model is told that nobody knows), ``ask`` waits for a person. Nothing is safer to assume than
-``at_most_once``, so that is what a tool is that says nothing.
+``safety`` decides about a call that was begun when its process died: ``idempotent`` is made again, ``at_most_once`` never (the
+model is told that the outcome is unknown), ``ask`` waits for a person. The default is ``at_most_once``, the safest of the three.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from holdfast.types import Run
 
 Safety = Literal["idempotent", "at_most_once", "ask"]
 ERROR_CHARS = 4_000
-"""Characters of an error that are kept and told."""
+"""Maximum characters of an error that are stored and sent to the model."""
 
 
 class Call(Struct, frozen=True):
-    """A call that is being made. A tool that has a parameter of this type is handed it.
+    """The call that is being made. It is passed to a tool's parameter of this type.
 
-    ``key`` is the same however often the call is tried, and no other call has it: give it to services that take an
-    idempotency key. ``tenant`` is the handle that the run is driven with. ``is_lost`` says whether somebody else drives the run
-    by now, or it was cancelled: then nothing of this call will be written, and a long one may as well stop.
+    ``key`` is the same for every attempt and unique to the call: pass it to services that take an idempotency key. ``tenant`` is
+    the handle that the run is driven with. ``is_lost`` returns whether another process has taken the run over, or it was
+    cancelled: then no result of this call will be stored, and a long call may as well stop.
     """
 
     id: str
@@ -52,7 +51,7 @@ class Call(Struct, frozen=True):
 
 
 class Snooze(Exception):
-    """Raised by a tool that has done nothing yet and wants to be called later."""
+    """Raised by a tool that has done nothing yet and must be called again later."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"call me again in {seconds} seconds")
@@ -60,20 +59,20 @@ class Snooze(Exception):
 
 
 class ToolError(Exception):
-    """Raised by a tool that could not do it; the model is told just these words."""
+    """Raised by a tool that failed; its message is sent to the model unchanged."""
 
 
 class Later(Struct, frozen=True):
-    """Returned by a tool: its result, and the wish that the run sleeps for so many seconds before it goes on."""
+    """Returned by a tool: its result, and the seconds that the run should pause before it continues."""
 
     result: Any
     pause_s: float
 
 
 class ChildRun(Struct, frozen=True):
-    """Returned by a tool: have an agent do it, in a run of its own below this one, whose last words are the result.
+    """Returned by a tool: let an agent answer the call, in a child run, whose last text becomes the result.
 
-    Without a ``session_id`` it gets a session of its own, which is told the ``task`` as its first message.
+    Without a ``session_id`` it gets a session of its own, with the ``task`` as its first message.
     """
 
     agent: str
@@ -82,42 +81,42 @@ class ChildRun(Struct, frozen=True):
     metadata: Mapping[str, Any] | None = None
 
 
-class Done(Struct, frozen=True):
-    """A call came back with a result."""
+class Completed(Struct, frozen=True):
+    """A call returned a result."""
 
     result: Any
     pause_s: float | None = None
 
 
 class Failed(Struct, frozen=True):
-    """A call came back with an error, which the model is told."""
+    """A call failed with an error, which is sent to the model."""
 
     error: str
 
 
-class Lost(Struct, frozen=True):
-    """A call did not come back in time. Nobody knows whether it happened."""
+class TimedOut(Struct, frozen=True):
+    """A call did not return in time. Its outcome is unknown."""
 
     error: str
 
 
 class Snoozed(Struct, frozen=True):
-    """A call is to be made again, later."""
+    """A call must be made again later."""
 
     seconds: float
 
 
-class Below(Struct, frozen=True):
-    """A call is to be answered by another run."""
+class Delegated(Struct, frozen=True):
+    """A call is answered by a child run."""
 
     child: ChildRun
 
 
-Answer = Done | Failed | Lost | Snoozed | Below
+CallAnswer = Completed | Failed | TimedOut | Snoozed | Delegated
 
 
 class Tool:
-    """A function with what the model and the ledger have to know about it. Calling it calls the function."""
+    """A function and its description for the model and the ledger. Calling it calls the function."""
 
     def __init__(
         self,
@@ -132,11 +131,11 @@ class Tool:
         timeout_s: float | None = None,
     ) -> None:
         if not callable(function):
-            raise InvalidInput(f"a tool is made from a function, not from {function!r}")
+            raise InvalidInput(f"a tool must be a function, not {function!r}", field="function")
         if safety not in get_args(Safety):
-            raise InvalidInput(f"safety is one of {', '.join(get_args(Safety))}, not {safety!r}")
+            raise InvalidInput(f"safety must be one of {', '.join(get_args(Safety))}, not {safety!r}", field="safety")
         if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
-            raise InvalidInput(f"timeout_s is a number of seconds over 0, not {timeout_s!r}")
+            raise InvalidInput(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}", field="timeout_s")
         self.function = function
         self.name = name or str(getattr(function, "__name__", "tool"))
         self.description = inspect.cleandoc(description or getattr(function, "__doc__", None) or "")
@@ -147,29 +146,29 @@ class Tool:
         self.schema: dict[str, Any] = _schema(self._arguments) if schema is None else dict(schema)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """The function itself."""
+        """Call the function itself."""
         return self.function(*args, **named)
 
-    def described(self) -> dict[str, Any]:
-        """It as models are told: name, description and the JSON schema of its input."""
+    def definition(self) -> dict[str, Any]:
+        """Return the definition for the model: name, description and the JSON schema of the input."""
         return {"name": self.name, "description": self.description, "input_schema": self.schema}
 
     def make(self, call: Call) -> Any:
-        """Call the function with what the model gave; for an asynchronous one, its awaitable.
+        """Call the function with the input of the call; for an asynchronous function, return its awaitable.
 
         Raises:
-            ToolError: the input does not fit.
+            ToolError: the input does not fit the parameters.
         """
-        given = {} if call.input is None else call.input
-        if not isinstance(given, dict):
-            raise ToolError(f"the input of {self.name} must be an object, not {type(given).__name__}")
+        arguments = {} if call.input is None else call.input
+        if not isinstance(arguments, dict):
+            raise ToolError(f"the input of {self.name} must be an object, not {type(arguments).__name__}")
         if self._arguments is not None:
             try:
-                checked = msgspec.convert(given, self._arguments)
+                converted = msgspec.convert(arguments, self._arguments)
             except msgspec.ValidationError as error:
                 raise ToolError(f"the input of {self.name} does not fit: {error}") from None
-            given = {field: getattr(checked, field) for field in self._arguments.__struct_fields__}
-        return self.function(**given, **({self._call_name: call} if self._call_name else {}))
+            arguments = {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
+        return self.function(**arguments, **({self._call_name: call} if self._call_name else {}))
 
 
 @overload
@@ -188,118 +187,121 @@ def tool(
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function, synchronous or asynchronous; ``@tool`` or ``@tool(safety=...)``.
 
-    What the model must give is read from the annotations, and checked before the call; with a ``schema`` of your own it is
-    handed over as it comes. ``parallel=False`` has it called alone, never beside others of the same reply. ``hold=True``
-    has every call wait until a person allows it. After ``timeout_s`` nobody waits for it any more: the outcome is unknown, and
-    the model is told so.
+    The schema of the input is derived from the annotations, and the input is validated before the call; with your own
+    ``schema`` the input is passed unchanged. ``parallel=False``: the call never runs beside others of the same reply.
+    ``hold=True``: every call waits until a person allows it. After ``timeout_s`` the loop stops waiting: the outcome of the
+    call is unknown, and the model is told so.
 
     Raises:
-        InvalidInput: the safety is none, or the annotations cannot be written as JSON schema.
+        InvalidInput: ``safety`` or ``timeout_s`` is invalid, or the annotations cannot be expressed as JSON schema.
     """
-    return Tool(function, **options) if function is not None else lambda given: Tool(given, **options)
+    return Tool(function, **options) if function is not None else lambda function: Tool(function, **options)
 
 
 def subagent(agent: str, *, name: str | None = None, description: str = "", hold: bool = False) -> Tool:
-    """A tool that hands a task to another agent: it gets a run of its own below this one, and its last words are the result."""
+    """Return a tool that delegates a task to another agent, in a child run, whose last text becomes the result."""
 
-    def hand_over(task: str) -> ChildRun:
+    def delegate(task: str) -> ChildRun:
         return ChildRun(agent, task)
 
-    said = description or f"Hand a task to the agent {agent} and wait for its answer."
-    return Tool(hand_over, name=name or agent, description=said, safety="idempotent", hold=hold)
+    text = description or f"Hand a task to the agent {agent} and wait for its answer."
+    return Tool(delegate, name=name or agent, description=text, safety="idempotent", hold=hold)
 
 
-def answer_of(value: Any) -> Answer:
-    """What a function returned, as what becomes of its call. A result that is not JSON is a failure."""
+def answer_of(value: Any) -> CallAnswer:
+    """Return the answer for a function's return value. A result that is not JSON is a failure."""
     if isinstance(value, ChildRun):
-        return Below(value)
+        return Delegated(value)
     result, pause_s = (value.result, float(value.pause_s)) if isinstance(value, Later) else (value, None)
     try:
         plain = msgspec.to_builtins(result)
         json.dumps(plain, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return Failed(f"the tool returned what is not JSON: {error}")
-    return Done(plain, pause_s)
+        return Failed(f"the tool returned a value that is not JSON: {error}")
+    return Completed(plain, pause_s)
 
 
-def failure_of(error: Exception) -> Answer:
-    """What a function raised, as what becomes of its call."""
+def failure_of(error: Exception) -> CallAnswer:
+    """Return the answer for an error that a function raised."""
     if isinstance(error, Snooze):
         return Snoozed(error.seconds)
-    return Failed(shortened(str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"))
+    return Failed(truncate_error(str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"))
 
 
-def shortened(error: str) -> str:
-    """What went wrong, in as many characters as are worth keeping: some errors bring a whole page along."""
+def truncate_error(error: str) -> str:
+    """Return an error's text, cut to ``ERROR_CHARS``: some errors contain a whole page."""
     return error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]} ... ({len(error):,} characters)"
 
 
-def batches(calls: Sequence[tuple[Tool | None, Call]]) -> Iterator[list[tuple[Tool | None, Call]]]:
-    """Calls in the order they were asked for, those together that may be made at once."""
-    together: list[tuple[Tool | None, Call]] = []
-    for each in calls:
-        alone = each[0] is not None and not each[0].parallel
-        if together and (alone or (together[0][0] is not None and not together[0][0].parallel)):
-            yield together
-            together = []
-        together.append(each)
-    if together:
-        yield together
+def parallel_batches(calls: Sequence[tuple[Tool | None, Call]]) -> Iterator[list[tuple[Tool | None, Call]]]:
+    """Group the calls, in their order, into batches whose calls may run in parallel."""
+    batch: list[tuple[Tool | None, Call]] = []
+    for tool, call in calls:
+        is_exclusive = tool is not None and not tool.parallel
+        if batch and (is_exclusive or (batch[0][0] is not None and not batch[0][0].parallel)):
+            yield batch
+            batch = []
+        batch.append((tool, call))
+    if batch:
+        yield batch
 
 
-def timed_out(tool: Tool) -> Lost:
-    """The answer to a call that took too long."""
-    return Lost(f"no answer within {tool.timeout_s:g} s: it is unknown whether it happened")
+def timed_out(tool: Tool) -> TimedOut:
+    """Return the answer for a call that exceeded the tool's timeout."""
+    return TimedOut(f"no answer within {tool.timeout_s:g} s: it is unknown whether the call happened")
 
 
-def no_such_tool(name: str, tools: Mapping[str, Tool]) -> Failed:
-    """The answer to a call of a tool that is not there."""
-    return Failed(f"there is no tool {name!r}; there are: {', '.join(sorted(tools)) or 'none'}")
+def unknown_tool(name: str, tools: Mapping[str, Tool]) -> Failed:
+    """Return the answer for a call of a tool that the loop does not have."""
+    return Failed(f"tool {name!r} does not exist; the tools are: {', '.join(sorted(tools)) or 'none'}")
 
 
 def _arguments(
     function: Callable[..., Any], name: str, schema: Mapping[str, Any] | None
 ) -> tuple[str | None, type[Struct] | None]:
-    """The parameter that takes the ``Call``, and a type for all others; none if they are taken as they come."""
+    """Return the name of the parameter for the ``Call``, and a type of the others, or ``None`` if they are not validated."""
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         if schema is None:
-            raise InvalidInput(f"tool {name}: an annotation means nothing here, give schema=: {error}") from None
-        said = getattr(function, "__annotations__", {})
-        hints = {each: Call if kind == Call.__name__ else Any for each, kind in said.items()}
-    takes_call, fields, is_open = None, [], schema is not None
-    for each in inspect.signature(function).parameters.values():
-        kind = hints.get(each.name, Any)
-        if kind is Call:
-            takes_call = each.name
-        elif each.kind is each.VAR_KEYWORD:
+            message = f"tool {name}: an annotation cannot be resolved ({error}): pass schema="
+            raise InvalidInput(message, field="schema") from None
+        annotations = getattr(function, "__annotations__", {})
+        hints = {name: Call if annotation == Call.__name__ else Any for name, annotation in annotations.items()}
+    call_name, is_open = None, schema is not None
+    fields: list[Any] = []
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        if hint is Call:
+            call_name = parameter.name
+        elif parameter.kind is parameter.VAR_KEYWORD:
             is_open = True
-        elif each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-            raise InvalidInput(f"tool {name}: its parameters are given by name, {each.name} cannot be")
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise InvalidInput(f"tool {name}: parameter {parameter.name} cannot be passed by name")
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
         else:
-            fields.append((each.name, kind) if each.default is each.empty else (each.name, kind, each.default))
+            fields.append((parameter.name, hint, parameter.default))
     if is_open:
-        return takes_call, None
-    return takes_call, _struct(name, fields)
+        return call_name, None
+    return call_name, _struct(name, fields)
 
 
 def _struct(name: str, fields: list[Any]) -> type[Struct]:
     try:
-        made = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-        msgspec.json.schema(made)
+        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.schema(struct)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"tool {name}: its input cannot be told from its annotations, give schema=: {error}"
-        ) from None
-    return made
+        message = f"tool {name}: no JSON schema can be derived from its annotations ({error}): pass schema="
+        raise InvalidInput(message, field="schema") from None
+    return struct
 
 
 def _schema(arguments: type[Struct] | None) -> dict[str, Any]:
     if arguments is None:
         return {"type": "object"}
-    whole = msgspec.json.schema(arguments)
-    others = whole.pop("$defs", {})
-    own = others.pop(whole["$ref"].rpartition("/")[2])
+    schema = msgspec.json.schema(arguments)
+    definitions = schema.pop("$defs", {})
+    own = definitions.pop(schema["$ref"].rpartition("/")[2])
     own.pop("title", None)
-    return {**own, "$defs": others} if others else dict(own)
+    return {**own, "$defs": definitions} if definitions else dict(own)

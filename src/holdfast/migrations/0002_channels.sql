@@ -124,7 +124,7 @@ CREATE TABLE general_feedback (
     is_positive    {bool} NOT NULL,
     feedback_text  {text} NOT NULL,
     issue_type     {text} NOT NULL DEFAULT '',
-    -- The client's own number for what it is about, if any.
+    -- The client's own number of the subject, if any.
     message_number {int},
     created_at     {time} NOT NULL,
     updated_at     {time} NOT NULL,

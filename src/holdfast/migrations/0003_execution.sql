@@ -166,7 +166,7 @@ CREATE TABLE lg_checkpoint (
     run_id               {text},
     metadata             {text}  NOT NULL DEFAULT '{}',
     checkpoint           {bytes} NOT NULL,
-    -- The places of its pieces, in order: see stores/execution/checkpoints/places.py.
+    -- The places of its pieces, in order: see stores/execution/checkpoints/ranges.py.
     pieces               {bytes} NOT NULL,
     -- Channels whose value must be looked up at an ancestor, as a JSON list; NULL means none.
     leans                {json},
@@ -188,7 +188,7 @@ CREATE TABLE lg_checkpoint_write (
     PRIMARY KEY (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) /*pg WITH (fillfactor = 100)*/
 ) {clustered};
 
--- A task. Its elements are rows of a2a_task_items, each stored once, so that a save writes only what is new.
+-- A task. Its elements are rows of a2a_task_items, each stored once, so that a save writes only new elements.
 CREATE TABLE a2a_tasks (
     tenant_id    {text} NOT NULL,
     id           {id}   NOT NULL,
@@ -200,7 +200,7 @@ CREATE TABLE a2a_tasks (
     state_at     {time} NOT NULL,
     -- The task as JSON, with a count in place of each list of elements.
     frame        {text} NOT NULL,
-    -- What it was deleted with, itself or its session; empty while it is live. A task id is free again once it is deleted.
+    -- The deletion (of itself or its session) that deleted it; empty while it is live. A task id is free again once it is deleted.
     deleted_with {text} NOT NULL DEFAULT '',
     created_at   {time} NOT NULL,
     updated_at   {time} NOT NULL,

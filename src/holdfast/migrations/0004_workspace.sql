@@ -102,7 +102,7 @@ CREATE INDEX snapshots_by_run ON snapshots (tenant_id, run_id, created_at, id);
 CREATE INDEX snapshots_by_time ON snapshots (tenant_id, created_at, id);
 CREATE INDEX snapshots_by_layer ON snapshots (tenant_id, layer_id);
 
--- Rewinds of runs: which step a run was taken back to, and what it takes to redo. Steps and tool calls that a rewind removes from
+-- Rewinds of runs: the step a run was taken back to, and the data to redo it. Steps and tool calls that a rewind removes from
 -- the run are kept here unchanged.
 CREATE TABLE rewinds (
     tenant_id      {text} NOT NULL,

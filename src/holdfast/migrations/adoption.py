@@ -1,7 +1,7 @@
-"""Recognising a schema that was made without the runner, for example by ``psql -f``.
+"""Compare a schema that was created without the runner, for example by ``psql -f``, with that of the migrations.
 
-The catalogue is compared with the one that the migrations make: in memory for SQLite, in temporary tables that are rolled back
-for PostgreSQL. Tables that no migration makes belong to others and are ignored; everything on our own tables counts.
+The expected catalogue is built in memory for SQLite, and in temporary tables that are rolled back for PostgreSQL. Tables that
+no migration creates belong to other programs and are ignored; on our own tables every difference counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .catalogue import in_memory
 from .files import Migration, statements, tables_of
 
 Definitions = Mapping[str, str]
-"""Each part of a schema, such as ``column sessions.id``, and its definition in the words of the engine."""
+"""Parts of a schema, such as ``column sessions.id``, with their definitions as the engine reports them."""
 
 _SQLITE = """SELECT type, name, tbl_name, sql FROM sqlite_schema
 WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite!_%' ESCAPE '!' ORDER BY type, name"""
@@ -58,39 +58,39 @@ WHERE NOT t.tgisinternal AND c.relnamespace = current_schema()::regnamespace"""
 
 
 async def differences(connection: Connection, known: Sequence[Migration]) -> list[str]:
-    """How the schema of a database differs from the one that these migrations make, one line for each difference."""
+    """Return the differences between a database's schema and the schema of these migrations, one line for each."""
     ours = tables_of(known)
     expected = await _expected(connection, known, ours)
-    found = await _definitions(connection, ours)
-    return [*_missing(expected, found), *_changed(expected, found), *_unexpected(expected, found)]
+    actual = await _definitions(connection, ours)
+    return [*_missing(expected, actual), *_changed(expected, actual), *_unexpected(expected, actual)]
 
 
-def _missing(expected: Definitions, found: Definitions) -> Iterator[str]:
-    for part in sorted(expected.keys() - found.keys()):
-        if not _in_a_missing_table(part, expected, found):
+def _missing(expected: Definitions, actual: Definitions) -> Iterator[str]:
+    for part in sorted(expected.keys() - actual.keys()):
+        if not _in_a_missing_table(part, expected, actual):
             yield f"{part} is missing"
 
 
-def _in_a_missing_table(part: str, expected: Definitions, found: Definitions) -> bool:
-    """Whether the whole table is missing, which is one difference and not one for each column."""
+def _in_a_missing_table(part: str, expected: Definitions, actual: Definitions) -> bool:
+    """Return whether the whole table is missing, which counts as one difference and not one for each column."""
     kind, _, name = part.partition(" ")
     table = f"table {re.split('[.:]', name)[0]}"
-    return kind != "table" and table in expected and table not in found
+    return kind != "table" and table in expected and table not in actual
 
 
-def _changed(expected: Definitions, found: Definitions) -> Iterator[str]:
-    for part in sorted(expected.keys() & found.keys()):
-        if expected[part] != found[part]:
-            yield f"{part} is '{found[part]}', not '{expected[part]}'"
+def _changed(expected: Definitions, actual: Definitions) -> Iterator[str]:
+    for part in sorted(expected.keys() & actual.keys()):
+        if expected[part] != actual[part]:
+            yield f"{part} is '{actual[part]}', not '{expected[part]}'"
 
 
-def _unexpected(expected: Definitions, found: Definitions) -> Iterator[str]:
-    for part in sorted(found.keys() - expected.keys()):
+def _unexpected(expected: Definitions, actual: Definitions) -> Iterator[str]:
+    for part in sorted(actual.keys() - expected.keys()):
         yield f"{part} is not part of the schema"
 
 
 class _RollBack(Exception):
-    """Undoes the temporary tables."""
+    """Raised to roll back the temporary tables."""
 
 
 async def _expected(connection: Connection, known: Sequence[Migration], ours: Collection[str]) -> Definitions:
@@ -100,61 +100,61 @@ async def _expected(connection: Connection, known: Sequence[Migration], ours: Co
             return await _definitions(memory, ours)
         finally:
             memory.raw.close()
-    found: Definitions = {}
+    definitions: Definitions = {}
     try:
         async with connection.savepoint():
-            # Tables that only this connection sees: no right to create a schema is needed, and no name can be taken.
+            # Temporary tables are private to this connection: they need no right to create a schema, and names cannot clash.
             await connection.fetch("SET LOCAL search_path TO pg_temp", ())
-            for statement in [each for migration in known for each in statements(migration.up)]:
-                await connection.fetch(statement, ())
-            found = await _definitions(connection, ours)
+            for sql in [statement for migration in known for statement in statements(migration.up)]:
+                await connection.fetch(sql, ())
+            definitions = await _definitions(connection, ours)
             raise _RollBack
     except _RollBack:
-        return found
+        return definitions
 
 
 async def _definitions(connection: Connection, ours: Collection[str]) -> Definitions:
     if connection.dialect is Dialect.POSTGRES:
         rows = await connection.fetch(_POSTGRES, ())
         return {f"{kind} {name}": definition or "" for kind, name, table, definition in rows if table in ours}
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for kind, name, table, sql in await connection.fetch(_SQLITE, ()):
         if table not in ours:
             continue
-        text = _normalised(sql)
+        text = _normalise(sql)
         if kind == "table" and "VIRTUAL" not in text.partition("(")[0]:
-            found |= _sqlite_table(name, text)
+            definitions |= _sqlite_table(name, text)
         else:
-            found[f"{kind} {name}" if name == table else f"{kind} {table}.{name}"] = text
-    return found
+            definitions[f"{kind} {name}" if name == table else f"{kind} {table}.{name}"] = text
+    return definitions
 
 
 def _sqlite_table(name: str, text: str) -> Definitions:
-    """A table's columns and constraints: SQLite keeps them as the text of the statement only."""
+    """Parse a table's columns and constraints from its CREATE statement, which is all that SQLite stores of them."""
     body, _, options = text.partition("(")[2].rpartition(")")
-    found = {f"table {name}": options.strip()}
-    for item in _items(body):
+    definitions = {f"table {name}": options.strip()}
+    for item in _split_items(body):
         if _CONSTRAINT.match(item):
-            found[f"constraint {name}: {item}"] = item
+            definitions[f"constraint {name}: {item}"] = item
         else:
             column, _, definition = item.partition(" ")
-            found[f"column {name}.{column}"] = definition
-    return found
+            definitions[f"column {name}.{column}"] = definition
+    return definitions
 
 
-def _items(body: str) -> list[str]:
-    """The parts of a list, separated by the commas that are in no parenthesis and no string."""
+def _split_items(body: str) -> list[str]:
+    """Split a list at the commas outside of parentheses and strings."""
     items, depth, quoted, start = [], 0, False, 0
-    for place, char in enumerate(body):
+    for index, char in enumerate(body):
         if char == "'":
             quoted = not quoted
         elif not quoted:
             depth += {"(": 1, ")": -1}.get(char, 0)
             if char == "," and not depth:
-                items.append(body[start:place].strip())
-                start = place + 1
+                items.append(body[start:index].strip())
+                start = index + 1
     return [*items, body[start:].strip()]
 
 
-def _normalised(sql: str) -> str:
+def _normalise(sql: str) -> str:
     return re.sub(r"\s+", " ", _COMMENT.sub("", sql)).strip()

@@ -1,11 +1,11 @@
-"""Spreading the schema over several machines with Citus, by tenant.
+"""Distribute the schema over several nodes with Citus, by tenant.
 
-Every table that has a ``tenant_id`` is distributed by it, all of them in one colocation group, so that everything of a tenant
-lies on one machine. The tables above all tenants are small. Those that are mostly read go to every machine whole. The run queue
-stays on the coordinator: a copy on every machine would have to be written on all of them, so that no run could start or end while
-one is down, and distributed by tenant it would have to be read from all of them by every worker that looks for a run. Citus knows
-it all the same, so every machine can reach it, and it commits together with the run. A table comes after the tables its foreign
-keys point to, because Citus refuses a key into a table it does not yet know.
+Every table with a ``tenant_id`` is distributed by that column, all in one colocation group, so that all data of a tenant is on
+one node. Tables without a tenant are small. Those that are mostly read become reference tables, copied to every node. The run
+queue stays on the coordinator: a reference table would be written on all nodes, so that no run could start or end while a node
+is down, and a distributed table would be read from all nodes by every worker that looks for a run. It is registered with Citus,
+so every node can reach it, and it commits together with the run. A table is distributed after the tables that it references,
+because Citus refuses a foreign key to a table that it does not manage yet.
 """
 
 from __future__ import annotations
@@ -23,69 +23,68 @@ from . import catalogue
 from .catalogue import TENANT
 
 ON_THE_COORDINATOR = frozenset({"run_queue"})
-"""The tables above all tenants that every run changes."""
+"""Tables without a tenant that every run changes."""
 _IN_SEQUENCE = "SET LOCAL citus.multi_shard_modify_mode TO 'sequential'"
 _NODES = "SELECT groupid FROM pg_dist_node"
 _SHOW_SHARDS = """SELECT format('ALTER DATABASE %I SET citus.override_table_visibility = off', current_database())"""
-"""Citus hides the parts of distributed tables from catalogue queries. The functions that do so cost asyncpg, which asks for
-types, seconds for every new connection."""
-_DONE = """SELECT c.relname::text FROM pg_dist_partition AS p
+"""Citus hides shards from catalogue queries. The functions that do so slow down asyncpg's query of types by seconds for every
+new connection."""
+_DISTRIBUTED = """SELECT c.relname::text FROM pg_dist_partition AS p
 JOIN pg_catalog.pg_class AS c ON c.oid = p.logicalrelid
 WHERE c.relnamespace = current_schema()::regnamespace"""
 _EXISTING = """SELECT c.relname::text FROM pg_catalog.pg_class AS c
 WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace"""
 
 
-class Table(Struct, frozen=True):
-    """One table of ours, as the catalogue has it."""
+class PlannedTable(Struct, frozen=True):
+    """A table of ours with the facts that decide how it is distributed."""
 
     name: str
     by_tenant: bool
-    points_to: frozenset[str] = frozenset()
+    references: frozenset[str] = frozenset()
 
 
-def plan(tables: Iterable[Table], *, done: Iterable[str] = ()) -> list[str]:
-    """The statements that distribute these tables, in an order Citus accepts; nothing for those that are ``done``.
+def plan(tables: Iterable[PlannedTable], *, distributed: Iterable[str] = ()) -> list[str]:
+    """Return the statements that distribute these tables, in an order that Citus accepts, without those already ``distributed``.
 
     Raises:
-        SchemaMismatch: the foreign keys go round in a circle, or from a table above all tenants into one of theirs.
+        SchemaMismatch: foreign keys form a cycle, or a table without a tenant references a tenant's table.
     """
     by_name = {table.name: table for table in tables}
     ordered = [by_name[name] for name in _in_order(by_name)]
     leader = next((table.name for table in ordered if table.by_tenant), "")
-    already = set(done)
-    return [_statement(table, leader) for table in ordered if table.name not in already]
+    skipped = set(distributed)
+    return [_statement(table, leader) for table in ordered if table.name not in skipped]
 
 
 async def distribute(connection: Connection, ours: Iterable[str]) -> list[str]:
-    """Distribute every table of ``ours`` that is not yet, all of them or none, and return the statements that did it.
+    """Distribute the tables of ``ours`` that are not distributed yet, all or none, and return the executed statements.
 
     Raises:
-        InvalidInput: this is not PostgreSQL, it has no citus extension, or the cluster does not know its coordinator.
+        InvalidInput: this is not PostgreSQL, the citus extension is missing, or the cluster has no coordinator address.
     """
     if connection.dialect is not Dialect.POSTGRES:
-        raise InvalidInput("only PostgreSQL can be distributed over several machines, and this is SQLite")
+        raise InvalidInput("only PostgreSQL can be distributed over several nodes, and this database is SQLite")
     if not await connection.fetch(INSTALLED, ()):
         raise InvalidInput(
             "the citus extension is not installed in this database, so nothing was changed: "
             "run CREATE EXTENSION citus in it first"
         )
     async with connection.savepoint():
-        done = [row[0] for row in await connection.fetch(_DONE, ())]
-        statements = plan(await _tables(connection, ours), done=done)
+        distributed = [row[0] for row in await connection.fetch(_DISTRIBUTED, ())]
+        statements = plan(await _tables(connection, ours), distributed=distributed)
         if statements:
             await _check_coordinator(connection)
             await run_in_sequence(connection)
         for statement in statements:
             await connection.fetch(statement, ())
-    if statements and not done:
+    if statements and not distributed:
         await _show_shards(connection)
     return statements
 
 
 async def run_in_sequence(connection: Connection) -> None:
-    """Let the rest of a transaction change the parts of a distributed table one after the other: Citus requires it where one
-    transaction creates tables and keys between them."""
+    """Let the rest of the transaction change shards sequentially, as Citus requires if it creates tables and foreign keys."""
     await connection.fetch(_IN_SEQUENCE, ())
 
 
@@ -93,8 +92,8 @@ async def _check_coordinator(connection: Connection) -> None:
     groups = [row[0] for row in await connection.fetch(_NODES, ())]
     if groups and 0 not in groups:
         raise InvalidInput(
-            "the machines of this Citus cluster do not know their coordinator, which keeps the run queue, so nothing was "
-            "changed: run SELECT citus_set_coordinator_host('its address') on the coordinator first"
+            "this Citus cluster has no coordinator address, which the run queue needs, so nothing was changed: "
+            "run SELECT citus_set_coordinator_host('its address') on the coordinator first"
         )
 
 
@@ -104,36 +103,36 @@ async def _show_shards(connection: Connection) -> None:
         async with connection.savepoint():
             await connection.fetch(statement, ())
     except ReadOnly:
-        return  # only the database's owner may set it; without it, connections take longer to open
+        return  # only the database's owner may change this setting; without it, connections take longer to open
 
 
-async def _tables(connection: Connection, ours: Iterable[str]) -> list[Table]:
-    """The tables of ``ours`` in this database. Others that share the schema are left alone."""
+async def _tables(connection: Connection, ours: Iterable[str]) -> list[PlannedTable]:
+    """Return the tables of ``ours`` that exist in this database; other tables in the schema are ignored."""
     existing = {row[0] for row in await connection.fetch(_EXISTING, ())} & {*ours}
-    known = catalogue.tables()
+    initial = catalogue.tables()
     return [
-        Table(name, TENANT in known[name].columns, frozenset(key.target for key in known[name].foreign_keys))
-        if name in known
-        else Table(name, by_tenant=False)
+        PlannedTable(name, TENANT in initial[name].columns, frozenset(key.target for key in initial[name].foreign_keys))
+        if name in initial
+        else PlannedTable(name, by_tenant=False)
         for name in sorted(existing)
     ]
 
 
-def _in_order(by_name: Mapping[str, Table]) -> Sequence[str]:
-    """Tables above all tenants first, then the others; among each, targets of foreign keys first."""
-    everywhere = [table.name for table in by_name.values() if not table.by_tenant]
+def _in_order(by_name: Mapping[str, PlannedTable]) -> Sequence[str]:
+    """Return the names of tables without a tenant first, then the others; within each, referenced tables first."""
+    untenanted = [table.name for table in by_name.values() if not table.by_tenant]
     graph: dict[str, set[str]] = {}
     for table in by_name.values():
-        targets = {name for name in table.points_to if name in by_name and name != table.name}
-        graph[table.name] = targets | (set(everywhere) if table.by_tenant else set())
+        targets = {name for name in table.references if name in by_name and name != table.name}
+        graph[table.name] = targets | (set(untenanted) if table.by_tenant else set())
     try:
-        # Sorted names go in, so the same schema always gives the same order.
+        # The names are sorted, so the same schema always yields the same order.
         return list(TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)}).static_order())
     except CycleError as error:
-        raise SchemaMismatch(f"foreign keys go round in a circle: {' -> '.join(error.args[1])}") from error
+        raise SchemaMismatch(f"foreign keys form a cycle: {' -> '.join(error.args[1])}") from error
 
 
-def _statement(table: Table, leader: str) -> str:
+def _statement(table: PlannedTable, leader: str) -> str:
     if table.name in ON_THE_COORDINATOR:
         return f"SELECT citus_add_local_table_to_metadata('{table.name}')"
     if not table.by_tenant:

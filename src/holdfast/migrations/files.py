@@ -1,4 +1,4 @@
-"""The numbered migration files: one file per number, rendered into plain SQL for each engine.
+"""Numbered migration files, one for each number, rendered into plain SQL for each engine.
 
 ``README.md`` in this folder describes the format.
 """
@@ -33,7 +33,7 @@ MACROS = {
     "strict": {Dialect.SQLITE: "STRICT", Dialect.POSTGRES: ""},
     "clustered": {Dialect.SQLITE: "STRICT, WITHOUT ROWID", Dialect.POSTGRES: ""},
 }
-"""What ``{name}`` stands for on each engine."""
+"""The replacement of ``{name}`` for each engine."""
 
 _CLAUSE_OF = {"sqlite": Dialect.SQLITE, "pg": Dialect.POSTGRES}
 _CLAUSE = re.compile(r"/\*(pg|sqlite)\s(.*?)\*/", re.DOTALL)
@@ -42,7 +42,7 @@ _CREATED = re.compile(r"^CREATE (?:VIRTUAL )?TABLE (\w+)", re.MULTILINE)
 _DOWN = re.compile(r"^-- down\n", re.MULTILINE)
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 _LEFTOVERS = ((r"^[ \t]+\n", ""), (r"[ \t]+([;,]?)$", r"\1"), (r"\n{3,}", "\n\n"))
-"""White space that is left where a clause of the other engine was."""
+"""White space left behind by removed clauses of the other engine, with its replacement."""
 
 
 class Migration(Struct, frozen=True):
@@ -61,20 +61,20 @@ class Migration(Struct, frozen=True):
 
 @cache
 def migrations(dialect: Dialect) -> tuple[Migration, ...]:
-    """All migrations of this release, in order. The files are read once: they are part of the program."""
+    """Return all migrations of this release, in order. The files are part of the package and read once."""
     files = sorted(FOLDER.glob("*.sql"), key=lambda file: file.name)
     return tuple(parse(file.name, file.read_text("utf-8"), dialect) for file in files)
 
 
 def parse(filename: str, text: str, dialect: Dialect) -> Migration:
-    """The migration that a file contains, as one engine sees it.
+    """Parse a migration file for one engine.
 
     Raises:
-        InvalidInput: the name is not ``NNNN_name.sql``, there is not exactly one ``-- down`` line, or a macro is unknown.
+        InvalidInput: the name is not ``NNNN_name.sql``, the text has not exactly one ``-- down`` line, or a macro is unknown.
     """
     name = _FILE.fullmatch(filename)
     if name is None:
-        raise InvalidInput(f"{filename}: a migration is called NNNN_name.sql, for example 0042_widgets.sql")
+        raise InvalidInput(f"{filename}: a migration must be named NNNN_name.sql, for example 0042_widgets.sql")
     parts = _DOWN.split(text)
     if len(parts) != 2:
         raise InvalidInput(
@@ -85,46 +85,46 @@ def parse(filename: str, text: str, dialect: Dialect) -> Migration:
 
 
 def statements(script: str) -> list[str]:
-    """The statements of a script, in order."""
-    found: list[str] = []
+    """Split a script into its statements, in order."""
+    result: list[str] = []
     current = ""
     for line in script.splitlines(keepends=True):
         if not current and (not line.strip() or line.lstrip().startswith("--")):
             continue
         current += line
         if apsw.complete(current):
-            found.append(current.strip())
+            result.append(current.strip())
             current = ""
-    return found
+    return result
 
 
 def tables_of(known: Sequence[Migration]) -> list[str]:
-    """The names of all tables that these migrations create."""
+    """Return the names of all tables that these migrations create."""
     return [name for migration in known for name in _CREATED.findall(migration.up)]
 
 
 def plain_sql(dialect: Dialect, *, after: int = 0) -> str:
-    """The migrations above version ``after`` as one script, in a transaction, for ``psql -f`` or the sqlite3 shell.
+    """Return the migrations above version ``after`` as one script in a transaction, for ``psql -f`` or the sqlite3 shell.
 
     Raises:
-        InvalidInput: there is no such version.
+        InvalidInput: the version does not exist.
     """
-    known = migrations(dialect)
-    if not 0 <= after <= len(known):
-        raise InvalidInput(f"there is no version {after}; there are 0 to {len(known)}")
+    initial = migrations(dialect)
+    if not 0 <= after <= len(initial):
+        raise InvalidInput(f"schema version {after} does not exist; versions are 0 to {len(initial)}", field="after")
     head = f"-- Schema of Holdfast for {dialect.value}. Run `holdfast migrate adopt` afterwards.\n\nBEGIN;\n\n"
-    return head + "".join(f"-- {each}\n\n{each.up}\n" for each in known[after:]) + "COMMIT;\n"
+    return head + "".join(f"-- {migration}\n\n{migration.up}\n" for migration in initial[after:]) + "COMMIT;\n"
 
 
 def _render(filename: str, text: str, dialect: Dialect) -> str:
     def macro(match: re.Match[str]) -> str:
         if match[1] not in MACROS:
-            raise InvalidInput(f"{filename}: unknown macro {{{match[1]}}}; there are {', '.join(sorted(MACROS))}")
+            raise InvalidInput(f"{filename}: unknown macro {{{match[1]}}}; known macros: {', '.join(sorted(MACROS))}")
         value = MACROS[match[1]][dialect]
         return value and value + match[2]
 
     text = _CLAUSE.sub(lambda match: match[2].rstrip() if _CLAUSE_OF[match[1]] is dialect else "", text)
     text = _MACRO.sub(macro, text)
-    for pattern, instead in _LEFTOVERS:
-        text = re.sub(pattern, instead, text, flags=re.MULTILINE)
+    for pattern, replacement in _LEFTOVERS:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text.strip() + "\n"

@@ -1,9 +1,9 @@
-"""Numbered migrations: apply, undo, report, adopt, and distribute what they made.
+"""Apply, undo, report and adopt numbered migrations, and distribute their tables.
 
-Both engines have the same numbers and names. Each migration is one transaction together with the row that records it, so a
-process killed at any statement leaves the migration wholly done or wholly undone, and the next start goes on from there.
-Two processes may start at once: the first takes a lock, the other waits and then finds nothing left to do. A file that was
-edited after it was applied is an error. Where Citus distributes the tables, a migration distributes those it adds.
+Both engines have the same numbers and names. Each migration and the row that records it are one transaction, so a process
+killed at any statement leaves the migration applied or not applied, and the next start continues from there. Two processes may
+start at once: the first takes a lock, the other waits and then has nothing left to do. A file that was edited after it was
+applied is an error. If Citus distributes the tables, a migration also distributes those that it creates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import adoption, distribution
 from .files import Migration, migrations, statements, tables_of
 
 _LOCK = 7_421_836_550
-"""Our number among PostgreSQL's advisory locks."""
+"""Key of our PostgreSQL advisory lock."""
 
 _LEDGER = {
     Dialect.SQLITE: """CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -36,7 +36,7 @@ _EXISTS = {
 
 
 class Status(Struct, frozen=True):
-    """Where one migration stands."""
+    """Whether a migration is applied."""
 
     version: int
     name: str
@@ -44,68 +44,68 @@ class Status(Struct, frozen=True):
 
 
 async def status(connection: Connection) -> list[Status]:
-    """Every migration of this release and whether it is applied.
+    """Return every migration of this release and whether it is applied.
 
     Raises:
         SchemaMismatch: the database is newer than this release, or an applied file was edited.
     """
     applied = await _applied(connection)
-    known = migrations(connection.dialect)
-    _check(applied, known)
-    return [Status(each.version, each.name, each.version in applied) for each in known]
+    initial = migrations(connection.dialect)
+    _check(applied, initial)
+    return [Status(migration.version, migration.name, migration.version in applied) for migration in initial]
 
 
 async def up(connection: Connection, clock: Clock, *, to: int | None = None) -> list[Migration]:
-    """Apply what is missing, up to version ``to``, and return it. Where nothing is, nobody is locked out or waited for."""
-    known = migrations(connection.dialect)
-    if to is not None and not 0 <= to <= len(known):
-        raise InvalidInput(f"there is no version {to} to go up to; there are 0 to {len(known)}")
-    missing = [each.version for each in await status(connection) if not each.applied]
-    done: list[Migration] = []
-    for migration in known:
+    """Apply missing migrations up to version ``to`` and return them. If none is missing, no lock is taken."""
+    initial = migrations(connection.dialect)
+    if to is not None and not 0 <= to <= len(initial):
+        raise InvalidInput(f"schema version {to} does not exist; versions are 0 to {len(initial)}", field="to")
+    missing = [entry.version for entry in await status(connection) if not entry.applied]
+    applied: list[Migration] = []
+    for migration in initial:
         if to is not None and migration.version > to:
             break
         if migration.version in missing and await _apply(connection, clock, migration):
-            done.append(migration)
-    return done
+            applied.append(migration)
+    return applied
 
 
 async def down(connection: Connection, *, to: int) -> list[Migration]:
-    """Undo what is above version ``to``, newest first, and return it. What those tables held is gone."""
-    known = migrations(connection.dialect)
-    if to < 0 or to > len(known):
-        raise InvalidInput(f"there is no version {to} to go down to; there are 0 to {len(known)}")
-    done: list[Migration] = []
-    for migration in reversed(known):
+    """Undo the migrations above version ``to``, newest first, and return them. The data of their tables is lost."""
+    initial = migrations(connection.dialect)
+    if to < 0 or to > len(initial):
+        raise InvalidInput(f"schema version {to} does not exist; versions are 0 to {len(initial)}", field="to")
+    undone: list[Migration] = []
+    for migration in reversed(initial):
         if migration.version > to and await _undo(connection, migration):
-            done.append(migration)
-    return done
+            undone.append(migration)
+    return undone
 
 
 async def adopt(connection: Connection, clock: Clock) -> list[Migration]:
-    """Record the migrations whose schema was made in another way, such as by ``psql -f``, and return them. No table is touched.
+    """Record the migrations of a schema created in another way, such as by ``psql -f``, and return them. Tables are unchanged.
 
     Raises:
-        SchemaMismatch: the schema is not what the migrations of this release make; the message names every difference.
+        SchemaMismatch: the schema differs from that of this release; the message lists every difference.
     """
     async with connection.savepoint():
-        known, applied = await _begin(connection)
-        found = await adoption.differences(connection, known)
-        if found:
+        initial, applied = await _begin(connection)
+        differences = await adoption.differences(connection, initial)
+        if differences:
             raise SchemaMismatch(
-                f"the schema is not what the migrations of this release make, so nothing was recorded: {'; '.join(found)}"
+                f"the schema differs from that of this release, so nothing was recorded: {'; '.join(differences)}"
             )
-        missing = [migration for migration in known if migration.version not in applied]
+        missing = [migration for migration in initial if migration.version not in applied]
         for migration in missing:
             await _record(connection, clock, migration)
     return missing
 
 
 async def distribute(connection: Connection) -> list[str]:
-    """Distribute every table that is not yet, all of them or none, and return the statements that did it.
+    """Distribute the tables that are not distributed yet, all or none, and return the executed statements.
 
     Raises:
-        InvalidInput: this is not PostgreSQL, it has no citus extension, or the cluster does not know its coordinator.
+        InvalidInput: this is not PostgreSQL, the citus extension is missing, or the cluster has no coordinator address.
         SchemaMismatch: the migrations of this release are not all applied.
     """
     await check(connection)
@@ -113,21 +113,21 @@ async def distribute(connection: Connection) -> list[str]:
 
 
 def created_tables() -> list[str]:
-    """The names of all tables that the migrations and their ledger make on PostgreSQL."""
+    """Return the names of all tables that the migrations create on PostgreSQL, and of the migrations' own table."""
     return ["schema_migrations", *tables_of(migrations(Dialect.POSTGRES))]
 
 
 async def check(connection: Connection) -> None:
-    """Refuse a schema that is older or newer than this release.
+    """Check that the schema is that of this release.
 
     Raises:
-        SchemaMismatch: it is.
+        SchemaMismatch: the schema is older or newer than this release, or an applied file was edited.
     """
-    missing = [each for each in await status(connection) if not each.applied]
+    missing = [entry for entry in await status(connection) if not entry.applied]
     if missing:
         raise SchemaMismatch(
             f"{len(missing)} migrations are not applied: run `holdfast migrate up`, or open with auto_migrate=True; "
-            "if the schema was made from `holdfast migrate print`, run `holdfast migrate adopt`"
+            "if the schema was created with `holdfast migrate print`, run `holdfast migrate adopt`"
         )
 
 
@@ -160,12 +160,12 @@ async def _undo(connection: Connection, migration: Migration) -> bool:
 
 
 async def _begin(connection: Connection) -> tuple[Sequence[Migration], dict[int, tuple[str, str]]]:
-    """Lock the ledger, which is created if necessary; return the migrations of this release and those applied."""
+    """Lock the table of migrations, creating it if necessary; return the migrations of this release and those applied."""
     await _lock(connection)
     await connection.fetch(_LEDGER[connection.dialect], ())
-    known, applied = migrations(connection.dialect), await _applied(connection)
-    _check(applied, known)
-    return known, applied
+    initial, applied = migrations(connection.dialect), await _applied(connection)
+    _check(applied, initial)
+    return initial, applied
 
 
 async def _record(connection: Connection, clock: Clock, migration: Migration) -> None:
@@ -179,9 +179,9 @@ async def _record(connection: Connection, clock: Clock, migration: Migration) ->
 
 
 async def _lock(connection: Connection) -> None:
-    # On SQLite the transaction itself is the lock: it begins as a writer.
+    # On SQLite the transaction itself is the lock, because it begins with BEGIN IMMEDIATE.
     if connection.dialect is Dialect.POSTGRES:
-        # Whatever the default of the database is: whoever waited for the lock must see what the other has done.
+        # Overrides the database's default: a process that waited for the lock must see the other process's commits.
         await connection.fetch("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", ())
         await connection.fetch("SELECT pg_advisory_xact_lock($1)", (_LOCK,))
 

@@ -1,4 +1,4 @@
-"""What a test of an agent needs: the simulator, the faulty disk, a scripted model, a fixed clock and repeatable ids."""
+"""Tools for testing agents: a simulator, a disk that fails on request, a scripted model, a fixed clock and seeded ids."""
 
 from ..clock import FixedClock
 from ..ids import SeededIds

@@ -1,11 +1,11 @@
-"""A disk that can be cut off at any operation, and that can fail at any operation.
+"""Simulated disk for SQLite that can fail, or lose power, at any operation.
 
-Its files are real files in a folder of yours, so SQLite has its locks, its shared memory and its readers exactly as in
-production. What it adds: every change is recorded, a flush is recorded and never done, and an operation fails when a rule
-says so. A recording is then turned into the files a machine would find after losing power at that point:
-what was flushed is there; what was not may be lost, torn, written out of order, or turned to noise.
+Its files are real files in a folder of your choice, so SQLite's locks, shared memory and readers work as in production. In
+addition every change is recorded, a flush is recorded but not performed, and an operation fails if a rule matches it. From a
+recording you can compute the files that a machine would find after losing power at that point: flushed data is intact;
+unflushed data may be lost, torn, written out of order, or replaced by noise.
 
-Put the folder in memory (``/dev/shm``) for speed; nothing here depends on what the real disk does.
+Put the folder in memory (``/dev/shm``) for speed; the result does not depend on the real disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import apsw
 from msgspec import Struct
 
 SECTOR_BYTES = 512
-"""What a disk writes as a whole: a write is torn only between sectors."""
+"""Unit that a disk writes atomically: a write is torn only between sectors."""
 
 Change = Literal["create", "write", "truncate", "sync", "delete", "failed_sync"]
 Attempt = Literal["open", "read", "write", "truncate", "sync", "delete"]
@@ -30,64 +30,64 @@ Error = Literal["EIO", "ENOSPC", "short"]
 Variant = Literal["dropped", "kept", "torn", "scattered", "noise", "entries"]
 
 VARIANTS: tuple[Variant, ...] = ("dropped", "kept", "torn", "scattered", "noise", "entries")
-"""What may have become of the writes that were not flushed:
+"""The possible states of unflushed writes after a power cut:
 
-``dropped`` all lost; ``kept`` all there; ``torn`` there up to some sector and no further; ``scattered`` any of their
-sectors, in any order; ``noise`` the same, and some of the lost ones hold noise; ``entries`` all lost, and so are files
-that were created or deleted without a flush of their folder.
+``dropped``: all lost; ``kept``: all present; ``torn``: present up to some sector; ``scattered``: any subset of their
+sectors is present; ``noise``: the same, and some lost sectors contain noise; ``entries``: all lost, and creations and
+deletions of files without a flush of their folder are lost too.
 """
 
-_BASE = ""  # the machine's own file layer
+_BASE = ""  # SQLite's default VFS
 _NEW_ENTRY = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
 _numbers = itertools.count(1)
 
 
-class Operation(Struct, frozen=True):
-    """One change that reached the disk's cache."""
+class DiskOperation(Struct, frozen=True):
+    """A change that reached the disk's cache."""
 
     kind: Change
     file: str
     at: int = 0
-    """Where a write begins, or the new length of a truncated file."""
+    """Offset of a write, or the new length of a truncated file."""
     data: bytes = b""
     folder: bool = False
-    """Whether the folder was flushed as well, which makes files created and deleted before it durable."""
+    """Whether the folder was flushed too, which makes earlier creations and deletions of files durable."""
 
 
-class Fault(Struct, frozen=True, kw_only=True):
-    """A rule: these attempts fail. Attempts are numbered from 1 as ``Disk.attempts`` counts them."""
+class DiskFault(Struct, frozen=True, kw_only=True):
+    """A rule that makes attempts fail. Attempts are numbered from 1, in the order of ``Disk.attempts``."""
 
     error: Error
     first: int
     last: int | None
-    """The last attempt that fails; ``None`` for all from ``first`` on, until ``Disk.repair``."""
+    """The last attempt that fails; ``None`` for every attempt from ``first`` on until ``Disk.repair``."""
     kinds: frozenset[Attempt] = frozenset({"open", "read", "write", "truncate", "sync", "delete"})
     files: str = ""
-    """How the names of the files end that it is about."""
+    """Suffix of the names of the affected files."""
 
     def hits(self, number: int, kind: Attempt, file: str) -> bool:
-        """Whether this attempt fails."""
-        wanted = kind in self.kinds and file.endswith(self.files)
-        return wanted and number >= self.first and (self.last is None or number <= self.last)
+        """Return whether this attempt fails."""
+        applies = kind in self.kinds and file.endswith(self.files)
+        return applies and number >= self.first and (self.last is None or number <= self.last)
 
 
 class Disk:
-    """A recording, failing file layer for SQLite: give ``name`` to ``SqliteFile(vfs=...)`` while it is open.
+    """A SQLite VFS that records changes and fails on request. Pass ``name`` to ``SqliteFile(vfs=...)`` inside the context.
 
     Attributes:
         operations: every change so far, in order.
-        attempts: the kind of every attempt so far, reads among them, in order.
+        attempts: the kind of every attempt so far, including reads, in order.
         watch: called with the kind and file of each attempt before it is made; may block.
-        failed_after: after how many operations the last attempt failed.
+        failed_after: the number of operations before the last failed attempt.
     """
 
     def __init__(self, *, watch: Callable[[Attempt, str], None] | None = None) -> None:
         self.name = f"holdfast-disk-{os.getpid()}-{next(_numbers)}"
-        self.operations: list[Operation] = []
+        self.operations: list[DiskOperation] = []
         self.attempts: list[Attempt] = []
         self.watch = watch
         self.failed_after: int | None = None
-        self._faults: list[Fault] = []
+        self._faults: list[DiskFault] = []
         self._lock = threading.Lock()
         self._vfs: _Vfs | None = None
 
@@ -102,23 +102,23 @@ class Disk:
 
     @property
     def position(self) -> int:
-        """How many changes there were."""
+        """The number of changes so far."""
         return len(self.operations)
 
     def count(self, kind: Change) -> int:
-        """How many changes of one kind there were."""
+        """Return the number of changes of one kind."""
         return sum(operation.kind == kind for operation in self.operations)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: DiskFault) -> None:
         """Add a rule."""
         self._faults.append(fault)
 
     def repair(self) -> None:
-        """Drop all rules: from now on the disk works."""
+        """Remove all rules, so that the disk works again."""
         self._faults.clear()
 
     def attempt(self, kind: Attempt, file: str) -> Error | None:
-        """Count an attempt; the error it must fail with, if any."""
+        """Count an attempt and return the error with which it must fail, if any."""
         if self.watch is not None:
             self.watch(kind, file)
         with self._lock:
@@ -129,8 +129,8 @@ class Disk:
             self.failed_after = self.position
         return error
 
-    def record(self, operation: Operation) -> None:
-        """Note a change."""
+    def record(self, operation: DiskOperation) -> None:
+        """Record a change."""
         self.operations.append(operation)
 
 
@@ -142,17 +142,17 @@ class _Vfs(apsw.VFS):
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is None:
-            return apsw.VFSFile(_BASE, name, flags)  # scratch space that a cut takes anyway
+            return apsw.VFSFile(_BASE, name, flags)  # temporary files, which a power cut loses anyway
         file = os.path.basename(path)
         error = self._disk.attempt("open", file)
         if error in ("EIO", "ENOSPC"):
             raise _failure(apsw.CantOpenError, apsw.SQLITE_CANTOPEN, error, "open", file)
         may_create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
         is_new = may_create and not os.path.exists(path)
-        opened = _File(self._disk, name, flags, file, flush_folder=may_create and bool(flags[0] & _NEW_ENTRY))
+        handle = _File(self._disk, name, flags, file, flush_folder=may_create and bool(flags[0] & _NEW_ENTRY))
         if is_new:
-            self._disk.record(Operation("create", file))
-        return opened
+            self._disk.record(DiskOperation("create", file))
+        return handle
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         file = os.path.basename(filename)
@@ -160,15 +160,15 @@ class _Vfs(apsw.VFS):
         if error in ("EIO", "ENOSPC"):
             raise _failure(apsw.IOError, apsw.SQLITE_IOERR_DELETE, error, "delete", file)
         super().xDelete(filename, False)
-        self._disk.record(Operation("delete", file, folder=bool(syncdir)))
+        self._disk.record(DiskOperation("delete", file, folder=bool(syncdir)))
 
 
 class _File(apsw.VFSFile):
     def __init__(self, disk: Disk, name: Any, flags: list[int], file: str, *, flush_folder: bool) -> None:
         super().__init__(_BASE, name, flags)
         self._disk, self._file = disk, file
-        # As SQLite's own file layer does: whoever opens a journal or log that may be new flushes its folder with the first
-        # flush, even if another process has made it.
+        # As in SQLite's own VFS: a process that opens a possibly new journal or log flushes its folder with the first flush,
+        # even if another process created the file.
         self._flush_folder = flush_folder
 
     def xRead(self, amount: int, offset: int) -> bytes:
@@ -182,10 +182,10 @@ class _File(apsw.VFSFile):
         error = self._disk.attempt("write", self._file)
         kept = bytes(data)
         if error in ("EIO", "ENOSPC"):
-            kept = kept[: len(kept) // 2]  # a disk gives up in the middle, not before
+            kept = kept[: len(kept) // 2]  # a disk fails in the middle of a write
         if kept:
             super().xWrite(kept, offset)
-            self._disk.record(Operation("write", self._file, offset, kept))
+            self._disk.record(DiskOperation("write", self._file, offset, kept))
         if error == "ENOSPC":
             raise _failure(apsw.FullError, apsw.SQLITE_FULL, error, "write", self._file)
         if error == "EIO":
@@ -196,14 +196,14 @@ class _File(apsw.VFSFile):
         if error in ("EIO", "ENOSPC"):
             raise _failure(apsw.IOError, apsw.SQLITE_IOERR_TRUNCATE, error, "truncate", self._file)
         super().xTruncate(newsize)
-        self._disk.record(Operation("truncate", self._file, newsize))
+        self._disk.record(DiskOperation("truncate", self._file, newsize))
 
     def xSync(self, flags: int) -> None:
         error = self._disk.attempt("sync", self._file)
         if error in ("EIO", "ENOSPC"):
-            self._disk.record(Operation("failed_sync", self._file))
+            self._disk.record(DiskOperation("failed_sync", self._file))
             raise _failure(apsw.IOError, apsw.SQLITE_IOERR_FSYNC, error, "sync", self._file)
-        self._disk.record(Operation("sync", self._file, folder=self._flush_folder))
+        self._disk.record(DiskOperation("sync", self._file, folder=self._flush_folder))
         self._flush_folder = False
 
 
@@ -214,15 +214,15 @@ def _failure(kind: type[apsw.Error], code: int, error: str | None, what: str, fi
     return failure
 
 
-class Wreck:
-    """What is on the disk if the power goes: follows a recording, one operation after another."""
+class CrashImage:
+    """The files on the disk after a power cut; follows a recording operation by operation."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
         self._entries = {name: _Inode(content) for name, content in (files or {}).items()}
         self._flushed_entries = dict(self._entries)
 
-    def apply(self, operation: Operation) -> None:
-        """Go on by one operation."""
+    def apply(self, operation: DiskOperation) -> None:
+        """Apply the next operation of the recording."""
         if operation.kind == "create":
             self._entries[operation.file] = _Inode(b"")
         elif operation.kind == "delete":
@@ -233,14 +233,14 @@ class Wreck:
             self._flushed_entries = dict(self._entries)
 
     def variants(self) -> Sequence[Variant]:
-        """The ways of cutting the power here that can make a difference."""
+        """Return the variants of a power cut that can differ at this point."""
         same_entries = self._entries == self._flushed_entries
         if any(inode.pending for inode in self._entries.values()):
             return VARIANTS[:-1] if same_entries else VARIANTS
         return ("dropped",) if same_entries else ("dropped", "entries", "scattered")
 
     def files(self, variant: Variant, random: Random) -> dict[str, bytes]:
-        """The files that are found when the machine comes back."""
+        """Return the files that exist after the machine restarts."""
         entries = self._entries
         if variant == "entries":
             entries = self._flushed_entries
@@ -249,30 +249,30 @@ class Wreck:
         return {name: inode.after_cut(variant, random) for name, inode in sorted(entries.items())}
 
     def _some_entries(self, random: Random) -> dict[str, _Inode]:
-        """Each file created or deleted without a flush of the folder is as it is now, or as it was."""
-        found: dict[str, _Inode] = {}
+        """Choose for each file created or deleted without a folder flush whether the change has survived."""
+        entries: dict[str, _Inode] = {}
         for name in sorted({*self._entries, *self._flushed_entries}):
-            was, now = self._flushed_entries.get(name), self._entries.get(name)
-            inode = now if was is now or random.random() < 0.5 else was
+            before, now = self._flushed_entries.get(name), self._entries.get(name)
+            inode = now if before is now or random.random() < 0.5 else before
             if inode is not None:
-                found[name] = inode
-        return found
+                entries[name] = inode
+        return entries
 
 
 class _Inode:
-    """A file's flushed content, and the changes to it that are not."""
+    """A file's flushed content and its unflushed changes."""
 
     def __init__(self, content: bytes) -> None:
         self.flushed = content
-        self.pending: list[Operation] = []
+        self.pending: list[DiskOperation] = []
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation: DiskOperation) -> None:
         if operation.kind == "sync":
             if self.pending:
                 self.flushed = bytes(self._kept())
             self.pending.clear()
         elif operation.kind == "failed_sync":
-            # Afterwards the cache counts as clean: what the failed flush lost never arrives by a later one.
+            # The kernel marks the cache as clean after a failed flush: a later flush never writes the lost data.
             self.pending.clear()
         else:
             self.pending.append(operation)
@@ -291,14 +291,14 @@ class _Inode:
 
     def _kept(self) -> bytearray:
         content = bytearray(self.flushed)
-        for each in self.pending:
-            _change(content, each.at, each.data, is_truncate=each.kind == "truncate")
+        for operation in self.pending:
+            _change(content, operation.at, operation.data, is_truncate=operation.kind == "truncate")
         return content
 
     def _tear(self, content: bytearray, random: Random) -> None:
         last = random.randrange(len(self.pending))
-        for each in self.pending[:last]:
-            _change(content, each.at, each.data, is_truncate=each.kind == "truncate")
+        for operation in self.pending[:last]:
+            _change(content, operation.at, operation.data, is_truncate=operation.kind == "truncate")
         torn = self.pending[last]
         if torn.kind == "write":
             pieces = _sectors(torn)
@@ -318,9 +318,9 @@ class _Inode:
             if length is not None:
                 _change(content, length, b"", is_truncate=True)
 
-    def _stretches(self, random: Random) -> Iterator[tuple[list[Operation], int | None]]:
-        """The writes between truncations, which happen in order: as many of these stretches as were reached."""
-        cuts = [place for place, each in enumerate(self.pending) if each.kind == "truncate"]
+    def _stretches(self, random: Random) -> Iterator[tuple[list[DiskOperation], int | None]]:
+        """Yield the writes between truncations; truncations happen in order, and only a prefix of them has happened."""
+        cuts = [index for index, operation in enumerate(self.pending) if operation.kind == "truncate"]
         reached = random.randrange(len(cuts) + 1)
         begin = 0
         for cut in cuts[:reached]:
@@ -340,8 +340,8 @@ def _change(content: bytearray, at: int, data: bytes, *, is_truncate: bool = Fal
     content[at : at + len(data)] = data
 
 
-def _sectors(write: Operation) -> Sequence[tuple[int, bytes]]:
-    """A write as the pieces that arrive or do not: cut where sectors of the disk begin."""
+def _sectors(write: DiskOperation) -> Sequence[tuple[int, bytes]]:
+    """Split a write at the boundaries of sectors, each of which arrives as a whole or not at all."""
     pieces: list[tuple[int, bytes]] = []
     begin, end = write.at, write.at + len(write.data)
     while begin < end:

@@ -1,26 +1,26 @@
-"""A model that answers from a script, for tests of agents that need no network."""
+"""Scripted model for tests of agents without a network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..errors import InvalidInput
-from ..loop import Reply, Turn
+from ..loop import ModelTurn, Reply
 
 
 class ScriptedModel:
-    """A model for ``Loop`` that gives the reply of the turn's iteration, counted from 1.
+    """A model for ``Loop`` that returns the reply for the turn's iteration, counted from 1.
 
-    The reply depends on the iteration only, so a loop that resumes after a crash gets the same reply again.
-    A turn after the last reply fails the run, with an error that says so.
+    The reply depends only on the iteration, so a loop that resumes after a crash gets the same reply again.
+    A turn after the last reply fails the run with ``InvalidInput``.
     """
 
     def __init__(self, replies: Sequence[Reply | str]) -> None:
         self.replies = list(replies)
-        self.turns: list[Turn] = []
-        """Every turn the model was asked for, in order; a retried one is here twice."""
+        self.turns: list[ModelTurn] = []
+        """Every requested turn, in order; a retried turn appears twice."""
 
-    def __call__(self, turn: Turn) -> Reply | str:
+    def __call__(self, turn: ModelTurn) -> Reply | str:
         self.turns.append(turn)
         if turn.iteration > len(self.replies):
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Read a whole SQLite database, and make one that checkpoints its write-ahead log early."""
+"""Read all rows of a SQLite database, and open one with frequent WAL checkpoints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ State = dict[str, list[tuple[Any, ...]]]
 """Every row of every table."""
 
 
-class SmallLog(SqliteFile):
-    """A SQLite file whose write-ahead log is moved into it after a few pages, so that short workloads see it happen."""
+class SmallWalFile(SqliteFile):
+    """A SQLite file with a WAL checkpoint after a few pages, so that it also happens in short workloads."""
 
     def __init__(self, path: str, *, pages: int, durability: Durability = "full", vfs: str | None = None) -> None:
         super().__init__(path, durability=durability, vfs=vfs)
@@ -27,36 +27,36 @@ class SmallLog(SqliteFile):
         return connection
 
 
-class Damaged(Exception):
-    """The file is not sound."""
+class DatabaseDamaged(Exception):
+    """The database file is damaged."""
 
 
 def read_state(path: Path) -> State:
-    """Every row of every table, through a connection of our own, once SQLite has checked the whole file.
+    """Check the integrity of a database file and return every row of every table.
 
     Raises:
-        Damaged: it is not sound.
+        DatabaseDamaged: SQLite's integrity check failed.
     """
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         for check in ("integrity_check", "foreign_key_check"):
-            complaints = [row for row in connection.execute(f"PRAGMA {check}") if row != ("ok",)]
-            if complaints:
-                raise Damaged(f"{check}: {complaints[:3]}")
+            problems = [row for row in connection.execute(f"PRAGMA {check}") if row != ("ok",)]
+            if problems:
+                raise DatabaseDamaged(f"{check}: {problems[:3]}")
         return state_of(connection)
     except apsw.Error as error:
-        raise Damaged(str(error)) from error
+        raise DatabaseDamaged(str(error)) from error
     finally:
         connection.close()
 
 
 def quick_folder() -> str | None:
-    """Where files cost no disk, if the machine has such a place."""
+    """Return a folder in memory for temporary files, if the machine has one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def state_of(connection: apsw.Connection) -> State:
-    """Every row of every table that a connection sees."""
+    """Return every row of every table that a connection sees."""
     tables = connection.execute(
         "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite%'"
     ).fetchall()

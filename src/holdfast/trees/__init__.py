@@ -1,4 +1,4 @@
-"""Directory trees as data: walking them, what of them is ignored, what has changed, and how their content is written down.
+"""Directory trees as data: walking, ignore rules, comparison, and storage of content.
 
-Files only: nothing here knows a database, an event loop or a tenant.
+Files only: nothing here knows about databases, event loops or tenants.
 """

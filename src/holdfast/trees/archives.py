@@ -1,12 +1,12 @@
-"""Trees as archives: tar, compressed with zstd, out and in.
+"""Trees as archives: writing and reading tar compressed with zstd.
 
-The same tree always makes the same archive, byte for byte: entries are in the order of their paths and belong to nobody, and
-times are those of the files, to the nanosecond.
+The same tree always makes the same archive, byte for byte: entries are in order of paths and have no owner, and times
+are those of the files, to the nanosecond.
 
-An archive that comes in is believed nothing. It is read member by member (``tar``) and never unpacked to a disk: what a
-member says becomes an entry like those of a capture, all of them are looked at together (``guarding``), and content is only ever
-stored. Hard links become files of the same content. What is neither file, directory nor link, would run as somebody else,
-leads out of the tree or unpacks to too much is refused, and the whole archive with it.
+An imported archive is not trusted. It is read member by member (``tar``) and never unpacked to a disk: each member
+becomes an entry like those of a capture, all entries are checked together (``validation``), and content is only ever
+stored. Hard links become files with the same content. An archive is refused as a whole if it contains special files,
+set-uid or set-gid files, paths or links that leave the tree, or too much data.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .entries import MODE_BITS, Difference, TreeEntry
 from .prefetch import ObjectBodies, ObjectRequest, Prefetch
 from .scan import ScanResult
 from .tar import BLOCK, Member, TarReader
-from .validation import refused
+from .validation import refusal
 
 LEVEL = 3
 END = bytes(2 * BLOCK)
-"""What an archive ends with."""
+"""The end-of-archive marker."""
 MAX_WINDOW = 128 * MIB
-"""Bytes that unpacking may look back."""
+"""Maximum window size of the compression, in bytes."""
 MAGIC = b"\x28\xb5\x2f\xfd"
 _ZEROS = bytes(64 * 1024)
 _KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
@@ -43,7 +43,7 @@ _KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SY
 def write(
     file: BinaryIO, entries: Mapping[str, TreeEntry], *, advance: Callable[[int], None] = lambda count: None
 ) -> Generator[ObjectRequest, ObjectBodies, int]:
-    """Write a tree as an archive; asks for objects, and comes to the number of entries."""
+    """Write a tree as an archive; yields requests for objects, and returns the number of entries."""
     in_order = [entries[path] for path in sorted(entries)]
     contents = Prefetch(piece for entry in in_order for piece in entry.pieces)
     with zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, closefd=False) as out:
@@ -74,30 +74,31 @@ def _write_zeros(out: Any, length: int) -> None:
 
 
 class ArchiveReader:
-    """One archive on its way in. ``parts`` gives packed objects as they come; when it has ended, ``result`` says what there is.
+    """Imports one archive. ``parts`` yields packed objects as they are read; afterwards, ``result`` returns the
+    entries.
 
     Args:
         file: the archive.
-        limits: what it may come to.
+        limits: bounds on its content.
         outside_links: whether symbolic links may lead out of the tree.
     """
 
     def __init__(self, file: BinaryIO, limits: Limits, *, outside_links: bool = False) -> None:
-        self._source = _Counted(file, limits)
+        self._source = _BoundedReader(file, limits)
         self._limits, self._outside_links = limits, outside_links
         self._packer = Packer()
         self._entries: dict[str, TreeEntry] = {}
         self._contents: dict[str, SmallContent | ChunkedContent] = {}
         self._folders: set[str] = set()
-        """Directories that entries lie in and that have not come themselves, or came later."""
+        """Parent directories that have no member of their own, at least so far."""
         self._bytes = self._names_bytes = 0
 
     def parts(self) -> Iterator[list[Packed]]:
-        """Packed objects, some at a time.
+        """Yield packed objects in parts.
 
         Raises:
-            InvalidInput: it is no such archive, or has something in it that must not be restored.
-            LimitExceeded: it comes to too much.
+            InvalidInput: it is not such an archive, or contains entries that must not be restored.
+            LimitExceeded: its content exceeds a limit.
         """
         archive = TarReader(self._source.read)
         try:
@@ -111,10 +112,10 @@ class ArchiveReader:
             self._packer.close()
 
     def result(self) -> ScanResult:
-        """What there is, when all parts were given away.
+        """Return the result, after all parts were yielded.
 
         Raises:
-            InvalidInput: the tree has something in it that must not be restored.
+            InvalidInput: the tree contains entries that must not be restored.
             LimitExceeded: it is too large.
         """
         entries = self._with_folders()
@@ -131,7 +132,7 @@ class ArchiveReader:
             return
         self._check_place(path)
         if member.mode & validation.SET_IDS:
-            raise refused(path, "it would run as somebody else: its mode has set-uid or set-gid")
+            raise refusal(path, "its mode has set-uid or set-gid")
         entry = TreeEntry(path, "dir", member.mode & MODE_BITS, member.mtime_ns)
         if member.kind == "dir":
             self._entries[path] = entry
@@ -143,13 +144,13 @@ class ArchiveReader:
         elif member.kind == "file":
             yield from self._take_file(archive, replace(entry, kind="file", size=member.size))
         else:
-            raise refused(path, "only files, directories and links are restored")
+            raise refusal(path, "only files, directories and links can be restored")
 
     def _check_place(self, path: str) -> None:
-        """Check a path and count it, together with the directories above it that are not in the archive, at least so far."""
+        """Check a path and count it, together with its parent directories that have no member of their own so far."""
         validation.check_path(path, self._limits)
         if path in self._entries:
-            raise refused(path, "it is there twice")
+            raise refusal(path, "it is in the archive twice")
         self._count_names(path)
         above = path.rpartition("/")[0]
         while above and above not in self._entries and above not in self._folders:
@@ -167,9 +168,9 @@ class ArchiveReader:
         self._bytes += entry.size
         self._limits.check("tree_bytes", self._bytes, "the files of the archive")
         if entry.size <= CHUNK:
-            self._contents[entry.path] = self._packer.whole(archive.content(entry.size))
+            self._contents[entry.path] = self._packer.add_small(archive.content(entry.size))
         else:
-            chunked = self._contents[entry.path] = self._packer.chunked()
+            chunked = self._contents[entry.path] = self._packer.start_large()
             while chunked.size < entry.size:
                 chunked.add(archive.content(CHUNK))
                 if self._packer.is_full:
@@ -179,35 +180,37 @@ class ArchiveReader:
             yield self._packer.take()
 
     def _take_second_name(self, entry: TreeEntry, target: str) -> None:
-        """A hard link: a file of the same content as one that came before. Nothing is ever linked."""
+        """Add a hard link as a file with the content of an earlier member. No link is ever created."""
         while target.startswith("./"):
             target = target[2:]
-        there = self._entries.get(target)
-        if there is None or there.kind != "file":
-            raise refused(entry.path, f"it is a second name of {target[:200]!r}, which is no file that came before")
-        self._bytes += there.size
+        original = self._entries.get(target)
+        if original is None or original.kind != "file":
+            raise refusal(
+                entry.path, f"it is a hard link to {target[:200]!r}, which is not an earlier file of the archive"
+            )
+        self._bytes += original.size
         self._limits.check("tree_bytes", self._bytes, "the files of the archive")
-        self._entries[entry.path] = replace(there, path=entry.path)
+        self._entries[entry.path] = replace(original, path=entry.path)
         self._contents[entry.path] = self._contents[target]
 
     def _with_folders(self) -> dict[str, TreeEntry]:
-        """All entries, with their contents; a directory that nobody spoke of is like any other."""
-        found: dict[str, TreeEntry] = {}
+        """Return all entries with their contents; parent directories without a member get default modes."""
+        entries: dict[str, TreeEntry] = {}
         for path, entry in self._entries.items():
             content = self._contents.get(path)
             if content is not None:
-                digest, pieces = content.placed()
+                digest, pieces = content.digest_and_pieces()
                 entry = replace(entry, digest=digest, pieces=pieces)
             above = path.rpartition("/")[0]
-            while above and above not in self._entries and above not in found:
-                found[above] = TreeEntry(above, "dir", 0o755, entry.mtime_ns)
+            while above and above not in self._entries and above not in entries:
+                entries[above] = TreeEntry(above, "dir", 0o755, entry.mtime_ns)
                 above = above.rpartition("/")[0]
-            found[path] = entry
-        return found
+            entries[path] = entry
+        return entries
 
 
-class _Counted:
-    """The archive, unpacked, as long as what it unpacks to is in proportion."""
+class _BoundedReader:
+    """The decompressed archive, as long as the decompressed size is in proportion to the compressed size."""
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
         self._file, self._limits = file, limits
@@ -217,31 +220,35 @@ class _Counted:
         )
 
     def read(self, size: int) -> bytes:
-        """The next bytes of it."""
-        found = self._unpacked.read(size)
-        self._given += len(found)
+        """Return the next bytes."""
+        content = self._unpacked.read(size)
+        self._given += len(content)
         ratio = self._limits.archive_ratio
         if self._given > MIB + ratio * self._taken:
-            raise LimitExceeded(f"the archive unpacks to more than archive_ratio = {ratio:,} times its size")
-        return found
+            raise LimitExceeded(
+                f"the archive unpacks to more than archive_ratio = {ratio:,} times its size",
+                limit="archive_ratio",
+                maximum=ratio,
+            )
+        return content
 
     def check_end(self) -> None:
-        """Read what follows the first block of zeros: at least one more of them, and nothing else."""
+        """Check that at least one more block of zeros follows the first, and nothing else."""
         zeros = 0
-        while (found := self.read(64 * 1024)) and not found.strip(b"\0"):
-            zeros += len(found)
-        if found or zeros < BLOCK:
-            raise InvalidInput("the archive ends too early, or goes on after its end")
+        while (content := self.read(64 * 1024)) and not content.strip(b"\0"):
+            zeros += len(content)
+        if content or zeros < BLOCK:
+            raise InvalidInput("the archive is truncated, or has data after its end")
 
     def _packed_reader(self) -> Any:
-        counted = self
+        reader = self
 
         class Reader:
             def read(self, size: int = -1) -> bytes:
-                found = counted._file.read(size if size > 0 else 64 * 1024)
-                if not counted._taken and not found.startswith(MAGIC):
-                    raise InvalidInput("this is no archive compressed with zstd")
-                counted._taken += len(found)
-                return found
+                packed = reader._file.read(size if size > 0 else 64 * 1024)
+                if not reader._taken and not packed.startswith(MAGIC):
+                    raise InvalidInput("this is not an archive compressed with zstd")
+                reader._taken += len(packed)
+                return packed
 
         return Reader()

@@ -1,15 +1,15 @@
-"""How the content of files becomes objects, and where in them each file lies.
+"""Packing the content of files into objects, and recording where each file is stored.
 
-Small files are bundled: one after the other, as they come, in one object, so that they are compressed together. A bundle ends
-where the content of a file says so, or when it is full; so trees that have most files in common have most bundles in common. A
-file too large for a bundle is an object of its own, and one that is larger than a chunk is cut into chunks of that size. A
-chunk of zeros is stored nowhere. Of a file that only got longer the end is stored. What the objects of an earlier snapshot
-hold already is not stored again.
+Small files are bundled: they are concatenated in one object, so that they are compressed together. A bundle ends
+after a file whose digest says so, or when it is full; so trees that have most files in common have most bundles in
+common. A file too large for a bundle is an object of its own, and one larger than a chunk is split into chunks. A
+chunk of zeros is not stored. Of a file that was only appended to, the new end is stored. Content that objects of an
+earlier snapshot contain is not stored again.
 
-The digest of a file is the digest of its content; of one that is cut into chunks, it is the digest of the digests of its
-chunks. So files of the same content have the same digest, and a file of a terabyte without anything in it is quickly dealt with.
+The digest of a file is the digest of its content; for a chunked file, it is the digest of the digests of its chunks.
+So files of the same content have the same digest, and a sparse file of a terabyte is processed quickly.
 
-Compressing is done in threads as soon as there is much of it.
+Large amounts of content are compressed in threads.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 CHUNK = 1024 * 1024
-"""Bytes of a chunk. Digests of larger files are made of it, so it is fixed."""
+"""Bytes of a chunk. The digests of larger files depend on it, so it is fixed."""
 MAX_BUNDLE = CHUNK
-"""Bytes from which on a bundle is full."""
+"""Bytes from which a bundle is full."""
 MIN_BUNDLE = 256 * 1024
-"""Bytes that a bundle has before a file may end it."""
+"""Bytes that a bundle must have before a file may end it."""
 ENDS_ONE_IN = 32
-"""Of so many files one ends a bundle that has enough."""
+"""One in this number of files ends a bundle of at least ``MIN_BUNDLE`` bytes."""
 MAX_BUNDLED = 256 * 1024
 """Bytes of the largest file that is put into a bundle."""
 MAX_PIECES = 8
-"""Pieces of a file that only got longer, each time with a piece more."""
+"""Maximum number of pieces of a file that was appended to; each append adds one."""
 THREADS_FROM = 2 * CHUNK
-"""Bytes from which on threads are worth starting."""
+"""Bytes from which threads are started."""
 MAX_THREADS = 4
 MAX_WAITING = 16
-"""Bundles and chunks that may wait for a thread."""
+"""Maximum number of bundles and chunks that wait for a thread."""
 PART_BYTES = 32 * CHUNK
-"""Packed bytes that are given away together."""
-_NOTHING = bytes(CHUNK)
+"""Packed bytes returned together."""
+_ZERO_CHUNK = bytes(CHUNK)
 _NOT_YET = -1
 
 
 class SmallContent:
-    """A content of at most a chunk: its digest, and where it will lie, once that is known."""
+    """A content of at most one chunk: its digest, and its pieces once it is packed."""
 
     __slots__ = ("digest", "first", "pieces")
 
@@ -60,29 +60,29 @@ class SmallContent:
     ) -> None:
         self.digest, self.pieces, self.first = digest, pieces, first
 
-    def placed(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
-        """Its digest, and where it lies; once everything is packed."""
+    def digest_and_pieces(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
+        """Return the digest and the pieces; valid once everything is packed."""
         return self.digest, self.pieces
 
 
 class _Job(NamedTuple):
-    """A body that is being packed, and who wants to know where it lies."""
+    """A body being packed, and a callback that receives its digest."""
 
     packed: Future[Packed] | Packed
     tell: Callable[[bytes], None]
 
 
 class Packer:
-    """Takes contents, and gives packed objects in return.
+    """Packs contents into objects.
 
     Args:
-        before: the entries of an earlier snapshot, whose objects are there already.
+        before: the entries of an earlier snapshot, whose objects are already stored.
     """
 
     def __init__(self, before: Iterable[TreeEntry] = ()) -> None:
         self._before = before
         self._slots: dict[bytes, SmallContent] = {}
-        self._given: set[bytes] = set()
+        self._returned: set[bytes] = set()
         self._parts: list[bytes] = []
         self._slots_of_parts: list[tuple[SmallContent, int, int]] = []
         self._bundled = self._taken = 0
@@ -91,55 +91,57 @@ class Packer:
         self._ready: list[Packed] = []
         self._ready_bytes = 0
 
-    def whole(self, content: bytes, was: TreeEntry | None = None) -> SmallContent:
-        """A content that is no longer than a chunk; what the file had before is stored already, if it only got longer."""
+    def add_small(self, content: bytes, previous: TreeEntry | None = None) -> SmallContent:
+        """Add a content no longer than a chunk; ``previous`` is the file's previous entry, in case it was only appended
+        to.
+        """
         digest = digest_of(content)
         slot = self._slots.get(digest)
         if slot is None:
             slot = self._slots[digest] = SmallContent(digest, self._known.get(digest, ()))
             if slot.pieces:
                 return slot
-            if was is not None and _only_grew(was, content):
-                slot.first, content = was.pieces, content[was.size :]
+            if previous is not None and _only_grew(previous, content):
+                slot.first, content = previous.pieces, content[previous.size :]
             if len(content) > MAX_BUNDLED:
-                self._pack(content, lambda lies_in: _fill(slot, lies_in, 0, len(content)))
+                self._pack(content, lambda object_digest: _fill(slot, object_digest, 0, len(content)))
             elif content:
                 self._bundle(content, slot, digest)
         return slot
 
-    def chunked(self) -> ChunkedContent:
-        """A content that is longer, to be given in chunks."""
+    def start_large(self) -> ChunkedContent:
+        """Start a longer content, to be added in chunks."""
         return ChunkedContent(self._pack_chunk)
 
     @cached_property
     def _known(self) -> Mapping[bytes, tuple[ContentPiece, ...]]:
-        """Where contents lie already, by their digests."""
+        """Pieces of stored contents, by digest."""
         return {entry.digest: entry.pieces for entry in self._before if entry.digest}
 
     @cached_property
     def _stored(self) -> frozenset[bytes]:
-        """The objects that are there already."""
+        """Digests of the objects that are already stored."""
         return frozenset(piece.object for pieces in self._known.values() for piece in pieces)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is so much that some should be taken away."""
+        """Whether packed objects should be taken."""
         return self._ready_bytes >= PART_BYTES
 
     def take(self) -> list[Packed]:
-        """The objects that are packed by now. They are not given again."""
+        """Return the objects packed so far. They are not returned again."""
         taken, self._ready, self._ready_bytes = self._ready, [], 0
         return taken
 
     def finish(self) -> list[Packed]:
-        """The last of them. From now on it is known where everything lies."""
+        """Pack everything that is left and return it. From now on the pieces of all contents are known."""
         self._end_bundle()
         while self._jobs:
             self._settle()
         return self.take()
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -157,9 +159,9 @@ class Packer:
         slots, body = self._slots_of_parts, b"".join(self._parts)
         self._parts, self._slots_of_parts, self._bundled = [], [], 0
 
-        def tell(lies_in: bytes) -> None:
+        def tell(object_digest: bytes) -> None:
             for slot, start, length in slots:
-                _fill(slot, lies_in, start, length)
+                _fill(slot, object_digest, start, length)
 
         self._pack(body, tell)
 
@@ -169,13 +171,13 @@ class Packer:
     def _pack(self, body: bytes, tell: Callable[[bytes], None], stored: frozenset[bytes] = frozenset()) -> None:
         self._taken += len(body)
         if self._taken < THREADS_FROM:
-            self._jobs.append(_Job(_packed(body, stored, LEVEL), tell))
+            self._jobs.append(_Job(_pack_body(body, stored, LEVEL), tell))
             return
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="holdfast-pack")
-        self._jobs.append(_Job(self._pool.submit(_packed, body, stored, BULK_LEVEL), tell))
+        self._jobs.append(_Job(self._pool.submit(_pack_body, body, stored, BULK_LEVEL), tell))
         while len(self._jobs) > MAX_WAITING:
             self._settle()
 
@@ -183,14 +185,14 @@ class Packer:
         job = self._jobs.popleft()
         packed = job.packed if isinstance(job.packed, Packed) else job.packed.result()
         job.tell(packed.digest)
-        if not packed.is_in_pack and packed.digest not in self._given:
-            self._given.add(packed.digest)
+        if not packed.is_in_pack and packed.digest not in self._returned:
+            self._returned.add(packed.digest)
             self._ready.append(packed)
             self._ready_bytes += packed.length
 
 
 class ChunkedContent:
-    """A content that comes in chunks: all of them as long as a chunk is, except the last."""
+    """A content added in chunks of ``CHUNK`` bytes; only the last may be shorter."""
 
     def __init__(self, pack: Callable[[bytes, Callable[[bytes], None]], None]) -> None:
         self._pack = pack
@@ -198,44 +200,44 @@ class ChunkedContent:
         self.size = 0
 
     def add(self, chunk: bytes | int) -> None:
-        """The next chunk or, where there are only zeros, their number."""
+        """Add the next chunk or, for zeros, their number."""
         length = chunk if isinstance(chunk, int) else len(chunk)
         self.size += length
-        if isinstance(chunk, int) or chunk == (_NOTHING if length == CHUNK else bytes(length)):
+        if isinstance(chunk, int) or chunk == (_ZERO_CHUNK if length == CHUNK else bytes(length)):
             if self._pieces and self._pieces[-1][:2] == (ZEROS, 0):
                 length += self._pieces.pop().length
             self._pieces.append(ContentPiece(ZEROS, 0, length))
             return
         at = len(self._pieces)
         self._pieces.append(ContentPiece(ZEROS, _NOT_YET, length))
-        self._pack(chunk, lambda lies_in: self._place(at, lies_in, length))
+        self._pack(chunk, lambda object_digest: self._place(at, object_digest, length))
 
-    def placed(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
-        """The digest of it all, and where it lies; once everything is packed."""
-        return digest_of(b"".join(map(_said_of, self._pieces))), tuple(self._pieces)
+    def digest_and_pieces(self) -> tuple[bytes, tuple[ContentPiece, ...]]:
+        """Return the digest and the pieces; valid once everything is packed."""
+        return digest_of(b"".join(map(_digest_input, self._pieces))), tuple(self._pieces)
 
-    def _place(self, at: int, lies_in: bytes, length: int) -> None:
-        self._pieces[at] = ContentPiece(lies_in, 0, length)
+    def _place(self, at: int, object_digest: bytes, length: int) -> None:
+        self._pieces[at] = ContentPiece(object_digest, 0, length)
 
 
-def _packed(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
-    """A body, packed; without it, if it is stored already."""
-    if stored and (found := digest_of(body)) in stored:
-        return Packed(found, RAW, b"", len(body), 0)
+def _pack_body(body: bytes, stored: frozenset[bytes], level: int) -> Packed:
+    """Pack a body; return it without content if it is stored already."""
+    if stored and (body_digest := digest_of(body)) in stored:
+        return Packed(body_digest, RAW, b"", len(body), 0)
     return pack(body, level=level)
 
 
-def _fill(slot: SmallContent, lies_in: bytes, start: int, length: int) -> None:
-    slot.pieces = (*slot.first, ContentPiece(lies_in, start, length))
+def _fill(slot: SmallContent, object_digest: bytes, start: int, length: int) -> None:
+    slot.pieces = (*slot.first, ContentPiece(object_digest, start, length))
 
 
-def _only_grew(was: TreeEntry, content: bytes) -> bool:
-    """Whether a file begins with all that it had before. Of one that grew often the whole is stored again."""
-    if not 0 < was.size < len(content) or len(was.pieces) >= MAX_PIECES:
+def _only_grew(previous: TreeEntry, content: bytes) -> bool:
+    """Return whether a file starts with its entire previous content. After ``MAX_PIECES`` appends, returns ``False``."""
+    if not 0 < previous.size < len(content) or len(previous.pieces) >= MAX_PIECES:
         return False
-    return compare_digest(digest_of(memoryview(content)[: was.size]), was.digest)
+    return compare_digest(digest_of(memoryview(content)[: previous.size]), previous.digest)
 
 
-def _said_of(piece: ContentPiece) -> bytes:
-    """What of a chunk goes into the digest of its file."""
+def _digest_input(piece: ContentPiece) -> bytes:
+    """Return the contribution of a chunk to the digest of its file."""
     return (piece.object or bytes(DIGEST_BYTES)) + piece.length.to_bytes(8, "big")

@@ -1,7 +1,7 @@
-"""What is in a directory now, as far as it must be known to make another tree of it.
+"""The current state of a directory, as far as it is needed to restore another tree there.
 
-Where a picture of the directory is known, only what is not as in the picture is looked at. Files are read only where they may be
-what is wanted, and nothing is packed.
+If a cached tree of the directory is available, only paths that differ from it are examined. Files are read only where
+they may have the wanted content, and nothing is packed.
 """
 
 from __future__ import annotations
@@ -21,70 +21,72 @@ from .entries import MODE_BITS, Tree, TreeEntry
 from .ignore_rules import IgnoreRules
 from .scan import Scan
 from .stat_cache import CachedTree
-from .walk import ChangedPath, OpenDirectory
+from .walk import ChangedDirectory, ChangedPath
 
 MAX_DEPTH = 2_000
-"""Directories in each other that are looked into: more than a path can name."""
+"""Maximum nesting of directories: more than a path can name."""
 OTHER = b"other"
-"""In the place of a digest: a content that is another than the one wanted, whichever it is."""
+"""Placeholder digest of a content that differs from the wanted one."""
 
 
 class CurrentState(Struct, frozen=True):
-    """What is there; and, if there was a picture, the paths in which it differs from that."""
+    """The entries of a directory; and, if there was a cached tree, the paths that differ from it."""
 
     entries: Mapping[str, TreeEntry]
     apart: Set[str] | None
 
 
 def read_directory(
-    root: str, wanted: Tree, *, now: IgnoreRules, limits: Limits, picture: CachedTree | None = None
+    root: str, wanted: Tree, *, now: IgnoreRules, limits: Limits, cached_tree: CachedTree | None = None
 ) -> CurrentState:
-    """Everything in a directory that is wanted, or not ignored: by the rules of then, or by those of now.
+    """Return everything in a directory that is wanted, or not ignored by either set of rules.
 
-    Something that is neither file, directory nor link is given as a file of another content.
+    Anything that is not a file, directory or link is returned as a file with other content.
 
     Raises:
-        NotFound: there is no such directory.
-        LimitExceeded: there is too much in it.
+        NotFound: the directory does not exist.
+        LimitExceeded: it has too many entries.
     """
-    # What was ignored when the picture was made is not in it, and must be ignored now.
-    if picture is not None and picture.ignore != tuple(wanted.ignore):
-        picture = None
-    glance = _Glance(root, wanted, now, limits, picture)
-    for _ in glance.parts():
-        pass  # there are none: nothing is packed
-    found = glance.result()
-    difference = found.difference
+    # Paths ignored when the cached tree was captured are not in it, so the same patterns must apply now.
+    if cached_tree is not None and cached_tree.ignore != tuple(wanted.ignore):
+        cached_tree = None
+    scan = _StateScan(root, wanted, now, limits, cached_tree)
+    for _ in scan.parts():
+        pass  # no parts: nothing is packed
+    scanned = scan.result()
+    difference = scanned.difference
     apart = {*difference.removed, *(entry.path for entry in difference.entries)}
-    return CurrentState(found.entries, apart if picture is not None else None)
+    return CurrentState(scanned.entries, apart if cached_tree is not None else None)
 
 
-class _Glance(Scan):
-    """A scan that looks, and takes nothing."""
+class _StateScan(Scan):
+    """A scan that examines entries without storing their content."""
 
-    def __init__(self, root: str, wanted: Tree, now: IgnoreRules, limits: Limits, picture: CachedTree | None) -> None:
+    def __init__(
+        self, root: str, wanted: Tree, now: IgnoreRules, limits: Limits, cached_tree: CachedTree | None
+    ) -> None:
         self._wanted = wanted.entries
         super().__init__(
             root,
-            entries={} if picture is None else picture.entries,
-            stats={} if picture is None else picture.stats,
-            ignores=_Unwanted(wanted, now),
+            entries={} if cached_tree is None else cached_tree.entries,
+            stats={} if cached_tree is None else cached_tree.stats,
+            ignores=_UnwantedRules(wanted, now),
             max_depth=MAX_DEPTH,
             max_entries=limits.tree_entries,
         )
 
-    def _take(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
-        self._taken.append(found.path)
-        entry = _entry(folder, found, [self._wanted.get(found.path), self._before.get(found.path)])
+    def _take(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+        self._seen.append(changed.path)
+        entry = _entry(folder, changed, [self._wanted.get(changed.path), self._before.get(changed.path)])
         if entry is None:
-            self._gone.add(found.path)
+            self._removed_paths.add(changed.path)
         else:
             self._entries.append(entry)
         return iter(())
 
 
-class _Unwanted(IgnoreRules):
-    """What is ignored, then or now, and is not wanted."""
+class _UnwantedRules(IgnoreRules):
+    """Ignores paths that either set of rules ignores and that are not wanted."""
 
     def __init__(self, wanted: Tree, now: IgnoreRules) -> None:
         super().__init__(wanted.ignore)
@@ -94,31 +96,33 @@ class _Unwanted(IgnoreRules):
         return path not in self._wanted and (super().__call__(path, is_folder) or self._now(path, is_folder))
 
 
-def _entry(folder: OpenDirectory, found: ChangedPath, known: Iterable[TreeEntry | None]) -> TreeEntry | None:
-    """What something is; its content is one of those that are known, or another."""
-    mode, size, mtime_ns, _, _ = found.stat
+def _entry(folder: ChangedDirectory, changed: ChangedPath, known: Iterable[TreeEntry | None]) -> TreeEntry | None:
+    """Return the entry of a path; its content is that of one of the known entries, or ``OTHER``."""
+    mode, size, mtime_ns, _, _ = changed.stat
     bits = mode & MODE_BITS
     if stat.S_ISDIR(mode):
-        return TreeEntry(found.path, "dir", bits, mtime_ns)
+        return TreeEntry(changed.path, "dir", bits, mtime_ns)
     try:
         if stat.S_ISLNK(mode):
-            return TreeEntry(found.path, "symlink", bits, mtime_ns, 0, os.readlink(found.name, dir_fd=folder.handle))
+            return TreeEntry(
+                changed.path, "symlink", bits, mtime_ns, 0, os.readlink(changed.name, dir_fd=folder.handle)
+            )
         if stat.S_ISREG(mode):
             for entry in known:
                 if entry is None or entry.kind != "file" or entry.size != size:
                     continue
-                with safe_open.open_file(folder.handle, found.name) as file:
-                    if _holds(file.handle, entry):
-                        return TreeEntry(found.path, "file", bits, mtime_ns, size, "", entry.digest, entry.pieces)
+                with safe_open.open_file(folder.handle, changed.name) as file:
+                    if _has_content(file.handle, entry):
+                        return TreeEntry(changed.path, "file", bits, mtime_ns, size, "", entry.digest, entry.pieces)
     except FileNotFoundError:
         return None
     except OSError:
-        pass  # what cannot be read is written anew
-    return TreeEntry(found.path, "file", bits, mtime_ns, size, "", OTHER)
+        pass  # an unreadable file is written again
+    return TreeEntry(changed.path, "file", bits, mtime_ns, size, "", OTHER)
 
 
-def _holds(handle: int, wanted: TreeEntry) -> bool:
-    """Whether an open file holds just what an entry says."""
+def _has_content(handle: int, wanted: TreeEntry) -> bool:
+    """Return whether an open file has exactly the content of an entry."""
     if wanted.size <= CHUNK:
         content = _read(handle, wanted.size)
         return len(content) == wanted.size and compare_digest(digest_of(content), wanted.digest)

@@ -1,4 +1,4 @@
-"""What is different between two trees, for people to read."""
+"""Differences between two trees, in readable form."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONTEXT_LINES = 3
 _QUOTED = re.compile('[\x00-\x1f\x7f"\\\\]')
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _LOOKED_AT = 8_000
-"""Bytes from the beginning of a file in which a NUL tells that it is no text; as git does it."""
+"""Bytes at the beginning of a file in which a NUL marks it as binary, as in git."""
 
 
 class Change(Struct, frozen=True):
-    """One thing that two trees do not have in common.
+    """One difference between two trees.
 
-    ``changed``: its content, its kind or where it points to. ``mode``: only its permissions. ``renamed``: a file that was
-    removed and one that was added have the same content; ``old_path`` says where it was.
+    ``changed``: its content, kind or link target. ``mode``: only its permissions. ``renamed``: a removed and an added
+    file have the same content; ``old_path`` is the former path.
     """
 
     path: str
@@ -37,21 +37,23 @@ class Change(Struct, frozen=True):
 
 
 def changes(before: Mapping[str, TreeEntry], after: Mapping[str, TreeEntry]) -> list[Change]:
-    """What is different, in the order of paths. Times are not looked at."""
+    """Return the differences, in order of paths. Times are not compared."""
     added = {path: entry for path, entry in after.items() if path not in before}
     removed = {path: entry for path, entry in before.items() if path not in after}
-    found = _renames(added, removed)
-    found += [Change(path, "added", None, entry) for path, entry in added.items()]
-    found += [Change(path, "removed", entry, None) for path, entry in removed.items()]
+    changes = _renames(added, removed)
+    changes += [Change(path, "added", None, entry) for path, entry in added.items()]
+    changes += [Change(path, "removed", entry, None) for path, entry in removed.items()]
     for path, entry in after.items():
-        was = before.get(path)
-        if was is not None and was is not entry and was != entry:
-            found += _change(path, was, entry)
-    return sorted(found, key=lambda change: change.path)
+        entry_before = before.get(path)
+        if entry_before is not None and entry_before is not entry and entry_before != entry:
+            changes += _change(path, entry_before, entry)
+    return sorted(changes, key=lambda change: change.path)
 
 
-def unified(change: Change, before: bytes, after: bytes, steps: StepBudget) -> str:
-    """A change as a unified diff; of what is no text, that it differs. It takes no more than these steps, by and large."""
+def unified_diff(change: Change, before: bytes, after: bytes, steps: StepBudget) -> str:
+    """Return a change as a unified diff, or a note that binary files differ. It spends about as many steps as
+    ``steps`` has left.
+    """
     old = "/dev/null" if change.before is None else _name(f"a/{change.old_path or change.path}")
     new = "/dev/null" if change.after is None else _name(f"b/{change.path}")
     head = _head(change)
@@ -60,28 +62,30 @@ def unified(change: Change, before: bytes, after: bytes, steps: StepBudget) -> s
     old_lines, new_lines = _lines(before), _lines(after)
     if old_lines is None or new_lines is None:
         return f"{head}Binary files {old} and {new} differ\n"
-    return head + line_diff.unified(old_lines, new_lines, (old, new), context=CONTEXT_LINES, steps=steps)
+    return head + line_diff.unified_diff(old_lines, new_lines, (old, new), context=CONTEXT_LINES, steps=steps)
 
 
-def too_large(change: Change, most: int) -> str:
-    """What is said instead of the changes of a file that is larger than changes are shown of."""
-    return f"{_head(change)}Files of more than {most:,} bytes differ\n"
+def too_large(change: Change, maximum: int) -> str:
+    """Return the text shown for a file that is too large to be compared."""
+    return f"{_head(change)}Files of more than {maximum:,} bytes differ\n"
 
 
-def not_compared(change: Change, most: int) -> str:
-    """What is said instead of the changes of a file after so many bytes of other files were compared."""
-    return f"{_head(change)}Files differ, after {most:,} bytes of others\n"
+def not_compared(change: Change, maximum: int) -> str:
+    """Return the text shown for a file that comes after ``maximum`` bytes of compared files."""
+    return f"{_head(change)}Files differ, after {maximum:,} bytes of others\n"
 
 
 def content_of(entry: TreeEntry | None) -> bytes | None:
-    """What of an entry is compared line by line, if that is not the content of a file."""
+    """Return the content that an entry is compared by, unless it is the content of a file; then return ``None``."""
     if entry is None or entry.kind == "dir":
         return b""
     return entry.target.encode("utf-8", "surrogateescape") if entry.kind == "symlink" else None
 
 
 def _renames(added: dict[str, TreeEntry], removed: dict[str, TreeEntry]) -> list[Change]:
-    """Files that were removed here and added there; they are taken out of both."""
+    """Return the files removed on one side and added on the other with equal content, and drop them from both
+    mappings.
+    """
     by_content: dict[bytes, list[str]] = {}
     for path in sorted(removed, reverse=True):
         if removed[path].kind == "file" and removed[path].size:
@@ -104,7 +108,7 @@ def _change(path: str, was: TreeEntry, entry: TreeEntry) -> list[Change]:
 
 
 def _head(change: Change) -> str:
-    """The lines above a diff that say what else happened, as git writes them."""
+    """Return the header lines of a diff, as git writes them."""
     before, after = change.before, change.after
     lines = [f"diff --git {_name(f'a/{change.old_path or change.path}')} {_name(f'b/{change.path}')}"]
     if before is None and after is not None:
@@ -119,14 +123,14 @@ def _head(change: Change) -> str:
 
 
 def _name(path: str) -> str:
-    """A path as git writes it: in quotes if it has something in it that could be taken for more than a name."""
+    """Return a path as git writes it: quoted if it contains special characters."""
     if not _QUOTED.search(path):
         return printable(path)
-    return '"' + printable(_QUOTED.sub(_escaped, path)) + '"'
+    return '"' + printable(_QUOTED.sub(_escape, path)) + '"'
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return _ESCAPES.get(found[0]) or f"\\{ord(found[0]):03o}"
+def _escape(match: re.Match[str]) -> str:
+    return _ESCAPES.get(match[0]) or f"\\{ord(match[0]):03o}"
 
 
 def _mode(entry: TreeEntry) -> str:
@@ -139,7 +143,7 @@ def _has_content(change: Change) -> bool:
 
 
 def _lines(content: bytes) -> list[str] | None:
-    """The lines of a text; ``None`` if it is none."""
+    """Return the lines of a text; ``None`` if the content is binary."""
     if b"\0" in content[:_LOOKED_AT]:
         return None
     try:

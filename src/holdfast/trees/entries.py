@@ -1,7 +1,8 @@
-"""What a tree consists of: one entry for each file, directory and symbolic link, by its path.
+"""The contents of a tree: one entry for each file, directory and symbolic link, by path.
 
-A path is relative to the root of the tree, with ``/`` between its parts. File names are bytes; those that are not UTF-8 are
-text with surrogates in their place, as Python itself shows them, and ``raw`` gives the bytes back. The root itself is no entry.
+A path is relative to the root of the tree, with ``/`` between its parts. File names are bytes; names that are not
+UTF-8 are represented with surrogate escapes, as in Python itself, and ``raw`` returns the bytes. The root itself has
+no entry.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from msgspec import Struct
 
 Kind = Literal["file", "dir", "symlink"]
 MODE_BITS = 0o7777
-"""What of a mode is kept: permissions, and the bits beside them."""
+"""The bits of a mode that are stored: permissions, set-uid, set-gid and sticky."""
 ZEROS = b""
-"""In the place of an object's digest: so many zeros, which are stored nowhere."""
+"""The digest used for a run of zeros, which is not stored as an object."""
 
 
 class ContentPiece(NamedTuple):
-    """Some bytes of a file: which object they lie in, and where. Without an object they are zeros."""
+    """A range of a file's bytes: the object that contains them, and their offset in it. Without an object they are
+    zeros.
+    """
 
     object: bytes
     start: int
@@ -27,70 +30,70 @@ class ContentPiece(NamedTuple):
 
 
 class TreeEntry(Struct, frozen=True):
-    """A file, a directory or a symbolic link, as it was."""
+    """A captured file, directory or symbolic link."""
 
     path: str
     kind: Kind
     mode: int
     mtime_ns: int
     size: int = 0
-    """Bytes of a file."""
+    """Size of a file in bytes."""
     target: str = ""
-    """Where a symbolic link points to; such as it is written, whatever it means."""
+    """Target of a symbolic link, as written in the link."""
     digest: bytes = b""
-    """Of a file's content: equal exactly if the content is. For how it is made see ``contents``."""
+    """Digest of a file's content, equal if and only if the content is. See ``contents`` for how it is computed."""
     pieces: tuple[ContentPiece, ...] = ()
-    """Of a file, one after the other."""
+    """Pieces of a file's content, in order."""
 
 
 class Tree(Struct, frozen=True):
-    """A whole tree: its entries by their paths, in no particular order, and what was ignored when it was captured."""
+    """A whole tree: its entries by path, unordered, and the ignore patterns of its capture."""
 
     entries: Mapping[str, TreeEntry]
     ignore: Sequence[str] = ()
-    """The patterns, the defaults among them, in the syntax of gitignore."""
+    """The patterns, including the defaults, in gitignore syntax."""
 
 
 class Difference(Struct, frozen=True):
-    """What one tree has that another has not: entries that are new or other, and the paths of those that are gone."""
+    """The difference from one tree to another: new or changed entries, and the paths of removed ones."""
 
     entries: Sequence[TreeEntry]
     removed: Sequence[str] = ()
     ignore: Sequence[str] = ()
-    """As in the tree that comes out."""
+    """The ignore patterns of the resulting tree."""
 
     def applied(self, entries: Mapping[str, TreeEntry]) -> dict[str, TreeEntry]:
-        """The entries that come out of these."""
-        found = dict(entries)
-        self.apply(found)
-        return found
+        """Return the entries that result from applying the difference to these."""
+        result = dict(entries)
+        self.apply(result)
+        return result
 
     def apply(self, entries: dict[str, TreeEntry]) -> None:
-        """Make of these entries those that come out."""
+        """Apply the difference to these entries in place."""
         for path in self.removed:
             entries.pop(path, None)
         entries.update([(entry.path, entry) for entry in self.entries])
 
 
-def raw(path: str) -> bytes:
-    """The bytes of a name."""
+def path_bytes(path: str) -> bytes:
+    """Return a name as bytes."""
     return path.encode("utf-8", "surrogateescape")
 
 
-def shown(name: bytes) -> str:
-    """The text that stands for a name."""
+def path_text(name: bytes) -> str:
+    """Return a name as text."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def objects_of(entries: Sequence[TreeEntry]) -> set[bytes]:
-    """The digests of all objects that these need."""
-    found = {piece.object for entry in entries for piece in entry.pieces}
-    found.discard(ZEROS)
-    return found
+    """Return the digests of all objects that these entries need."""
+    digests = {piece.object for entry in entries for piece in entry.pieces}
+    digests.discard(ZEROS)
+    return digests
 
 
 def folders_of(path: str) -> Iterator[str]:
-    """The directories that a path lies in, each with a slash at its end; the root is empty."""
+    """Yield the directories that contain a path, each with a trailing slash; the root is the empty string."""
     yield ""
     at = path.find("/")
     while at >= 0:

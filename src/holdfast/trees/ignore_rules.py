@@ -1,11 +1,13 @@
-"""What of a tree is left out: patterns in the syntax of gitignore, compiled once to few regular expressions.
+"""Ignore rules: patterns in gitignore syntax, compiled once to a few regular expressions.
 
-Patterns can be anybody's, so the expressions never backtrack from one star into another: what follows a star is matched at
-the first place where it fits, in an atomic group, and a later place could not do better. A pattern costs at most its length
-times the length of the path (times the number of its directories after ``**``), never a power of its stars.
+Patterns may come from untrusted callers, so the expressions never backtrack from one star into another: the part
+after a star is matched at the first place where it fits, in an atomic group, and no later place could do better. The
+cost of a pattern is at most its length times the length of the path (times the number of its directories after
+``**``), and never exponential in its stars.
 
-The last pattern that matches decides, and one that begins with ``!`` takes a path back in. A directory that is left out is not
-entered, so nothing in it can be taken back in. Names are compared as text, so ``?`` is one character, also outside of ASCII.
+The last matching pattern decides, and one that starts with ``!`` includes a path again. An ignored directory is not
+entered, so nothing in it can be included again. Names are matched as text, so ``?`` is one character, also outside of
+ASCII.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ DEFAULT_IGNORE = (
     ".DS_Store",
     "Thumbs.db",
 )
-"""What tools make anew by themselves. ``ignore_defaults=False`` captures it too."""
+"""Files that tools regenerate. ``ignore_defaults=False`` captures them too."""
 FILE = ".holdfastignore"
-"""A file in the root of a tree with further patterns."""
+"""The file in the root of a tree with additional patterns."""
 MAX_FILE = 1024 * 1024
-"""Bytes of that file."""
+"""Maximum bytes of that file."""
 MAX_PATTERNS = 10_000
 PATTERN_CHARS, PATTERNS_CHARS = 4_096, 256 * 1024
-"""Characters of one pattern, and of all together: compiling them takes about ten microseconds for each."""
+"""Maximum characters of one pattern, and of all together: compiling takes about ten microseconds for each character."""
 TOGETHER = 256
-"""Patterns in one regular expression. A match holds the interpreter lock, so there is a bound on what one may take."""
+"""Patterns in one regular expression. A match holds the interpreter lock, so the work of one match is bounded."""
 _CLASSES = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
@@ -58,25 +60,25 @@ _STAR, _FOLDERS, _ANYTHING = "*", "**/", "**"
 
 
 class IgnoreRules:
-    """Patterns, ready to be asked about paths.
+    """Compiled patterns, called with a path.
 
     Raises:
-        InvalidInput: they are not lines of text, or too many.
+        InvalidInput: the patterns are not lines of text, or too many.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         if isinstance(patterns, (str, bytes)) or not isinstance(patterns, Iterable):
-            raise InvalidInput("patterns to ignore come as a list of lines")
+            raise InvalidInput("ignore patterns must be a list of lines", field="ignore")
         self.patterns = tuple(patterns)
         if len(self.patterns) > MAX_PATTERNS:
-            raise InvalidInput(f"there are more than {MAX_PATTERNS:,} patterns to ignore")
+            raise InvalidInput(f"{len(self.patterns):,} ignore patterns are more than {MAX_PATTERNS:,}", field="ignore")
         _check_lengths(self.patterns)
         rules = [rule for line in self.patterns if (rule := _rule(line)) is not None]
-        self._of_folders = _turns(rules)
-        self._of_others = _turns([rule for rule in rules if not rule.only_folders])
+        self._of_folders = _compile(rules)
+        self._of_others = _compile([rule for rule in rules if not rule.only_folders])
 
     def __call__(self, path: str, is_folder: bool) -> bool:
-        """Whether a path, by itself, is ignored. Those below an ignored directory need not be asked about."""
+        """Return whether a path is ignored by itself. Paths below an ignored directory need not be checked."""
         name = path[path.rfind("/") + 1 :]
         for is_ignored, by_name, matches in self._of_folders if is_folder else self._of_others:
             if matches(name if by_name else path) is not None:
@@ -85,7 +87,7 @@ class IgnoreRules:
 
 
 class _Rule(NamedTuple):
-    """One line. ``by_name``: its expression is for the last part of a path, not for all of it."""
+    """One pattern. ``by_name``: its expression is for the last component of a path, not for the whole path."""
 
     is_ignored: bool
     by_name: bool
@@ -94,7 +96,7 @@ class _Rule(NamedTuple):
 
 
 def in_root(root: str) -> list[str]:
-    """The patterns in the file for them in the root of a tree, if there is one.
+    """Return the patterns of the ignore file in the root of a tree, if it exists.
 
     Raises:
         InvalidInput: it cannot be read, or is too large.
@@ -115,13 +117,16 @@ def _check_lengths(patterns: Sequence[object]) -> None:
     lengths = [len(line) for line in patterns if isinstance(line, str) and not line.startswith("#")]
     if max(lengths, default=0) > PATTERN_CHARS or sum(lengths) > PATTERNS_CHARS:
         raise InvalidInput(
-            f"patterns to ignore have {max(lengths):,} characters in one and {sum(lengths):,} in all: no more than "
-            f"{PATTERN_CHARS:,} and {PATTERNS_CHARS:,} are allowed"
+            f"ignore patterns have up to {max(lengths):,} characters each and {sum(lengths):,} in total: no more than "
+            f"{PATTERN_CHARS:,} and {PATTERNS_CHARS:,} are allowed",
+            field="ignore",
         )
 
 
-def _turns(rules: Sequence[_Rule]) -> list[tuple[bool, bool, Callable[[str], object]]]:
-    """Rules as expressions to be tried from the last on; neighbours that say the same share one."""
+def _compile(rules: Sequence[_Rule]) -> list[tuple[bool, bool, Callable[[str], object]]]:
+    """Return rules as expressions to be tried in order, the last rule first; neighbouring rules with the same effect
+    share one.
+    """
     turns: list[tuple[bool, dict[bool, list[str]]]] = []
     for rule in rules:
         if not turns or turns[-1][0] != rule.is_ignored:
@@ -136,10 +141,10 @@ def _turns(rules: Sequence[_Rule]) -> list[tuple[bool, bool, Callable[[str], obj
 
 
 def _rule(line: object) -> _Rule | None:
-    """What a line says; nothing, if it is empty or a comment."""
+    """Return the rule of a line; ``None`` if it is empty or a comment."""
     if not isinstance(line, str):
-        raise InvalidInput(f"a pattern to ignore is text, not {type(line).__name__}")
-    pattern = _trimmed(line.rstrip("\r\n"))
+        raise InvalidInput(f"an ignore pattern must be text, not {type(line).__name__}", field="ignore")
+    pattern = _strip_spaces(line.rstrip("\r\n"))
     if not pattern or pattern.startswith("#"):
         return None
     is_ignored = not pattern.startswith("!")
@@ -152,45 +157,47 @@ def _rule(line: object) -> _Rule | None:
     return _Rule(is_ignored, by_name, _expression(pattern.removeprefix("/")), only_folders)
 
 
-def _trimmed(line: str) -> str:
-    """Without the spaces at its end; the first of them stays if a backslash escapes it."""
+def _strip_spaces(line: str) -> str:
+    """Strip trailing spaces; the first of them stays if it is escaped by a backslash."""
     trimmed = line.rstrip(" ")
     backslashes = len(trimmed) - len(trimmed.rstrip("\\"))
     return line[: len(trimmed) + 1] if backslashes % 2 else trimmed
 
 
 def _expression(pattern: str) -> str:
-    """The regular expression of a pattern. One that cannot be understood matches nothing, as in git."""
-    found: list[str] = []
-    run: list[str] = []  # what follows a double star, up to the next
-    piece: list[str] = []  # what follows a star, up to the next or to a slash
+    """Return the regular expression of a pattern. An invalid pattern matches nothing, as in git."""
+    parts: list[str] = []
+    run: list[str] = []  # the part after a double star, up to the next one
+    piece: list[str] = []  # the part after a star, up to the next one or a slash
     after_folders = after_star = False
     at, end = 0, len(pattern)
     while at < end:
         char = pattern[at]
         if char == "*":
             stars, at = _stars(pattern, at)
-            run.append(_piece(piece, after_star, is_last=stars != _STAR))
+            run.append(_join_characters(piece, after_star, is_last=stars != _STAR))
             piece, after_star = [], stars == _STAR
             if stars != _STAR:
-                found.append(_run(run, after_folders, is_last=False))
+                parts.append(_join_names(run, after_folders, is_last=False))
                 run, after_folders = [], stars == _FOLDERS
             if stars == _ANYTHING:
-                return "".join(found) + ".*"
+                return "".join(parts) + ".*"
         elif char == "/":
-            run.append(_piece(piece, after_star, is_last=True) + "/")
+            run.append(_join_characters(piece, after_star, is_last=True) + "/")
             piece, after_star, at = [], False, at + 1
         else:
             expression, at = _single(pattern, at)
             if expression is _NEVER:
                 return _NEVER
             piece.append(expression)
-    run.append(_piece(piece, after_star, is_last=True))
-    return "".join(found) + _run(run, after_folders, is_last=True)
+    run.append(_join_characters(piece, after_star, is_last=True))
+    return "".join(parts) + _join_names(run, after_folders, is_last=True)
 
 
-def _piece(piece: Sequence[str], after_star: bool, *, is_last: bool) -> str:
-    """Characters one after the other. After a star they fit at the first place, or, if they end the name, at its end."""
+def _join_characters(piece: Sequence[str], after_star: bool, *, is_last: bool) -> str:
+    """Join the expressions of characters. After a star they match at the first place or, if they end the name, at its
+    end.
+    """
     expression = "".join(piece)
     if not after_star:
         return expression
@@ -199,8 +206,8 @@ def _piece(piece: Sequence[str], after_star: bool, *, is_last: bool) -> str:
     return f"[^/]*{expression}" if is_last else f"(?>[^/]*?{expression})"
 
 
-def _run(run: Sequence[str], after_folders: bool, *, is_last: bool) -> str:
-    """Whole names with slashes between them. After any number of directories they fit at the first place, or at the end."""
+def _join_names(run: Sequence[str], after_folders: bool, *, is_last: bool) -> str:
+    """Join whole names and slashes. After any number of directories they match at the first place, or at the end."""
     expression = "".join(run)
     if not after_folders:
         return expression
@@ -209,7 +216,7 @@ def _run(run: Sequence[str], after_folders: bool, *, is_last: bool) -> str:
 
 
 def _stars(pattern: str, at: int) -> tuple[str, int]:
-    """Two stars between slashes are any number of directories; all others stay within one name."""
+    """Parse stars: two stars between slashes match any number of directories; all others stay within one name."""
     end = at
     while end < len(pattern) and pattern[end] == "*":
         end += 1
@@ -223,7 +230,7 @@ def _stars(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _single(pattern: str, at: int) -> tuple[str, int]:
-    """The expression for one character, and where the pattern goes on."""
+    """Return the expression for one character, and the position after it."""
     char = pattern[at]
     if char == "?":
         return "[^/]", at + 1
@@ -235,7 +242,7 @@ def _single(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int]:
-    """A set of characters, which never contains a slash."""
+    """Parse a set of characters, which never contains a slash."""
     end, parts, at = len(pattern), [], at + 1
     is_negated = at < end and pattern[at] in "!^"
     at += is_negated
@@ -252,7 +259,7 @@ def _bracket(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _member(pattern: str, at: int) -> tuple[str | None, int]:
-    """One character, range or class in a set; ``None`` if it is none."""
+    """Parse one character, range or class in a set; ``None`` if it is invalid."""
     named = re.compile(r"\[:(\w*):\]").match(pattern, at)
     if named is not None:
         return _CLASSES.get(named[1]), named.end()

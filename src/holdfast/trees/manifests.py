@@ -1,8 +1,8 @@
-"""How a tree, or the difference of one to another, is written down: entries in the order of their paths, as msgpack.
+"""Manifests: the stored form of a tree or of a difference, entries in order of paths, as msgpack.
 
-A digest of an object is written once, and pieces name it by its number. Reading builds data and nothing else; what is not such a
-list is ``Corrupt``. Lines are decoded one by one when they are needed: a page of a large tree decodes a page of lines, and
-reading all of them leaves the interpreter to others in between.
+The digest of an object is written once, and pieces refer to it by its index. Decoding only builds data; anything else
+than a valid manifest raises ``Corrupt``. Lines are decoded one by one when they are needed: a page of a large tree
+decodes only the lines of the page, and decoding all of them lets other threads run in between.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from msgspec import Meta, Struct
 
 from ..core.text import printable
 from ..errors import Corrupt
-from .entries import ZEROS, ContentPiece, Difference, Kind, TreeEntry, raw, shown
+from .entries import ZEROS, ContentPiece, Difference, Kind, TreeEntry, path_bytes, path_text
 
 VERSION = 1
 MAX_REMEMBERED = 16
 REMEMBERED_BYTES = 4 * 1024 * 1024
-"""How many differences are remembered, and how long each may be."""
+"""Number of cached differences, and the maximum size of each."""
 _KINDS: tuple[Kind, ...] = ("file", "dir", "symlink")
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
@@ -40,7 +40,7 @@ class _Manifest(Struct, frozen=True, array_like=True):
     ignore: list[str]
     objects: list[bytes]
     entries: list[msgspec.Raw]
-    """Lines, in the order of their paths."""
+    """Lines, in order of paths."""
     removed: list[bytes]
 
 
@@ -50,65 +50,65 @@ _decode_line = msgspec.msgpack.Decoder(_Line).decode
 
 
 def write(difference: Difference) -> bytes:
-    """A difference as bytes. A whole tree is one too, to nothing."""
+    """Serialize a difference. A whole tree is the difference to an empty one."""
     numbers: dict[bytes, int] = {ZEROS: 0}
     entries = sorted(difference.entries, key=lambda entry: entry.path)
     lines = [msgspec.Raw(_encode(_line(entry, numbers))) for entry in entries]
-    removed = [raw(path) for path in sorted(difference.removed)]
+    removed = [path_bytes(path) for path in sorted(difference.removed)]
     ignore = [printable(pattern) for pattern in difference.ignore]
     return _encode(_Manifest(VERSION, ignore, list(numbers)[1:], lines, removed))
 
 
 def read(body: bytes) -> Difference:
-    """The difference that was written. Those read last are remembered: trees of one run have most of theirs in common.
+    """Deserialize a difference. Recent ones are cached, because the trees of a run share most of theirs.
 
     Raises:
-        Corrupt: it is none, or of a release that writes them otherwise.
+        Corrupt: it is not a manifest, or was written by an incompatible release.
     """
     return _remembered(body) if len(body) <= REMEMBERED_BYTES else _read(body)
 
 
 class ManifestReader:
-    """A written difference in which single paths can be looked up without reading the others.
+    """A serialized difference in which single paths can be looked up without decoding the others.
 
     Raises:
-        Corrupt: it is none. What is wrong with a line is found when it is read.
+        Corrupt: it is not a manifest. Defects of a line are found when the line is decoded.
     """
 
     def __init__(self, body: bytes) -> None:
-        with _reading():
-            found = _decode(body)
-        if found.version != VERSION:
-            raise Corrupt(f"a tree is written in a way this release does not know: {found.version}")
-        self.ignore = found.ignore
-        self._lines, self._removed = found.entries, found.removed
-        self._objects = [ZEROS, *found.objects]
+        with _decoding():
+            manifest = _decode(body)
+        if manifest.version != VERSION:
+            raise Corrupt(f"a manifest has version {manifest.version}, which this release cannot read")
+        self.ignore = manifest.ignore
+        self._lines, self._removed = manifest.entries, manifest.removed
+        self._objects = [ZEROS, *manifest.objects]
 
     def whole(self) -> Difference:
-        """All of it."""
-        with _reading():
+        """Return the whole difference."""
+        with _decoding():
             entries = [_entry(_decode_line(line), self._objects) for line in self._lines]
-            return Difference(entries, [shown(name) for name in self._removed], self.ignore)
+            return Difference(entries, [path_text(name) for name in self._removed], self.ignore)
 
     def find(self, path: str) -> tuple[bool, TreeEntry | None]:
-        """Whether the difference says anything about a path, and its entry unless it is gone."""
-        with _reading():
+        """Return whether the difference contains a path, and its entry unless it was removed."""
+        with _decoding():
             at = bisect_left(self._lines, path, key=_path)
             if at < len(self._lines) and _path(self._lines[at]) == path:
                 return True, _entry(_decode_line(self._lines[at]), self._objects)
-            at = bisect_left(self._removed, path, key=shown)
-            return at < len(self._removed) and shown(self._removed[at]) == path, None
+            at = bisect_left(self._removed, path, key=path_text)
+            return at < len(self._removed) and path_text(self._removed[at]) == path, None
 
     def after(self, path: str | None) -> Iterator[tuple[str, TreeEntry | None]]:
-        """What it says of the paths that come after one, in their order: their entries, or that they are gone."""
-        with _reading():
+        """Yield the listed paths after one, in order, with their entries, or ``None`` for removed ones."""
+        with _decoding():
             start = 0 if path is None else bisect_right(self._lines, path, key=_path)
-            gone = 0 if path is None else bisect_right(self._removed, path, key=shown)
+            first_removed = 0 if path is None else bisect_right(self._removed, path, key=path_text)
         entries = ((_path(line), 0, line) for line in islice(self._lines, start, None))
-        removed = ((shown(name), 1, None) for name in islice(self._removed, gone, None))
-        with _reading():
-            for found, _, line in merge(entries, removed, key=itemgetter(0, 1)):
-                yield found, None if line is None else _entry(_decode_line(line), self._objects)
+        removed = ((path_text(name), 1, None) for name in islice(self._removed, first_removed, None))
+        with _decoding():
+            for listed_path, _, line in merge(entries, removed, key=itemgetter(0, 1)):
+                yield listed_path, None if line is None else _entry(_decode_line(line), self._objects)
 
 
 def _read(body: bytes) -> Difference:
@@ -116,15 +116,15 @@ def _read(body: bytes) -> Difference:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def _decoding() -> Iterator[None]:
     try:
         yield
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
-        raise Corrupt(f"a stored tree cannot be read: {error}") from error
+        raise Corrupt(f"a manifest cannot be decoded: {error}") from error
 
 
 def _path(line: msgspec.Raw) -> str:
-    return shown(_decode_line(line)[0])
+    return path_text(_decode_line(line)[0])
 
 
 _remembered = lru_cache(MAX_REMEMBERED)(_read)
@@ -134,16 +134,16 @@ def _line(entry: TreeEntry, numbers: dict[bytes, int]) -> _Line:
     pieces: list[int] = []
     for digest, start, length in entry.pieces:
         pieces += (numbers.setdefault(digest, len(numbers)), start, length)
-    rest = raw(entry.target) if entry.kind == "symlink" else entry.digest
-    return raw(entry.path), _NUMBERS[entry.kind], entry.mode, entry.mtime_ns, entry.size, rest, pieces
+    rest = path_bytes(entry.target) if entry.kind == "symlink" else entry.digest
+    return path_bytes(entry.path), _NUMBERS[entry.kind], entry.mode, entry.mtime_ns, entry.size, rest, pieces
 
 
 def _entry(line: _Line, objects: Sequence[bytes]) -> TreeEntry:
     path, number, mode, mtime_ns, size, rest, numbers = line
     if len(numbers) % 3:
-        raise ValueError("a piece is not whole")
+        raise ValueError("the numbers of a piece are incomplete")
     kind = _KINDS[number]
     if kind == "symlink":
-        return TreeEntry(shown(path), kind, mode, mtime_ns, size, shown(rest))
-    pieces = tuple(map(ContentPiece, (objects[each] for each in numbers[::3]), numbers[1::3], numbers[2::3]))
-    return TreeEntry(shown(path), kind, mode, mtime_ns, size, "", rest, pieces)
+        return TreeEntry(path_text(path), kind, mode, mtime_ns, size, path_text(rest))
+    pieces = tuple(map(ContentPiece, (objects[index] for index in numbers[::3]), numbers[1::3], numbers[2::3]))
+    return TreeEntry(path_text(path), kind, mode, mtime_ns, size, "", rest, pieces)

@@ -1,4 +1,4 @@
-"""Directories below a root, each opened from the handle of its parent, so that no link can lead out of the root."""
+"""Directories below a root, each opened through the handle of its parent, so that no link can lead out of the root."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ..errors import Stale
 from .walk import open_root
 
 MAX_HANDLES = 64
-"""Directories that are kept open at once."""
+"""Maximum number of directories kept open."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OpenDirectories:
-    """Directories below a root, by handles; the ones used last stay open."""
+    """Handles of directories below a root; the most recently used ones stay open."""
 
     def __init__(self, root: str) -> None:
         self._root = open_root(root)
         self._open: OrderedDict[str, int] = OrderedDict()
         self.opened_up: set[str] = set()
-        """Those that nobody could have written to."""
+        """Directories that were made writable."""
 
     def at(self, path: str) -> int:
-        """The handle of a directory.
+        """Return the handle of a directory.
 
         Raises:
-            FileNotFoundError: it is not there.
-            Stale: there is something else in its place.
+            FileNotFoundError: it does not exist.
+            Stale: something else is in its place.
         """
         if not path:
             return self._root
@@ -42,7 +42,7 @@ class OpenDirectories:
             handle = os.open(name, _FOLDER, dir_fd=self.at(parent))
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise Stale(f"{path!r} is no directory any longer") from error
+                raise Stale(f"{path!r} is no longer a directory") from error
             raise
         self._keep(path, handle)
         return handle
@@ -57,11 +57,11 @@ class OpenDirectories:
             os.close(self._open.popitem(last=False)[1])
 
     def forget(self) -> None:
-        """Directories may be others from now on."""
+        """Close all handles but the root's, because the directories may be replaced."""
         while self._open:
             os.close(self._open.popitem()[1])
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close all handles."""
         self.forget()
         os.close(self._root)

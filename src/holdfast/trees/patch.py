@@ -1,7 +1,7 @@
-"""Making a file out of the one that lies in its place: what they have in common is not fetched.
+"""Building a file from the existing file in its place, without fetching the parts they have in common.
 
-What is in the place is read anew, and what comes out must have the digest that is wanted; where it has not, all of it is fetched.
-So nothing depends on the file being what it was thought to be.
+The existing file is read again, and the result must have the expected digest; otherwise the whole file is fetched. So
+correctness does not depend on the existing file being unchanged.
 """
 
 from __future__ import annotations
@@ -19,47 +19,51 @@ from .entries import ContentPiece, TreeEntry
 
 
 class Patch(Struct, frozen=True):
-    """A file that is wanted, and where in the file that is there its pieces lie, as far as it has them."""
+    """A file to be written, and the offsets of its pieces in the existing file, as far as that contains them."""
 
     entry: TreeEntry
-    there: Mapping[ContentPiece, int]
+    offsets: Mapping[ContentPiece, int]
 
     @property
     def fetched(self) -> list[ContentPiece]:
-        """The pieces that lie elsewhere."""
-        return [piece for piece in self.entry.pieces if piece.object and piece not in self.there]
+        """The pieces that must be fetched."""
+        return [piece for piece in self.entry.pieces if piece.object and piece not in self.offsets]
 
     def content(self, folder: int, name: str, bodies: Mapping[ContentPiece, memoryview]) -> bytes | None:
-        """What the file comes to, with the pieces that lie elsewhere; ``None`` if what is there is not what it was."""
+        """Return the content of the new file, given the fetched pieces; ``None`` if the existing file has changed."""
         try:
             with safe_open.open_file(folder, name) as file:
-                there = os.read(file.handle, CHUNK)
+                existing = os.read(file.handle, CHUNK)
         except OSError:
             return None
-        made = b"".join(self._part(piece, there, bodies) for piece in self.entry.pieces)
-        return made if compare_digest(digest_of(made), self.entry.digest) else None
+        content = b"".join(self._part(piece, existing, bodies) for piece in self.entry.pieces)
+        return content if compare_digest(digest_of(content), self.entry.digest) else None
 
-    def _part(self, piece: ContentPiece, there: bytes, bodies: Mapping[ContentPiece, memoryview]) -> bytes | memoryview:
-        at = self.there.get(piece)
-        if at is not None:
-            return there[at : at + piece.length]
+    def _part(
+        self, piece: ContentPiece, existing: bytes, bodies: Mapping[ContentPiece, memoryview]
+    ) -> bytes | memoryview:
+        offset = self.offsets.get(piece)
+        if offset is not None:
+            return existing[offset : offset + piece.length]
         return bodies[piece] if piece.object else bytes(piece.length)
 
 
-def patch(wanted: TreeEntry, there: TreeEntry | None) -> Patch:
-    """How to make a file of the one that is there. Large files are not made so: they would have to be read as a whole."""
-    if there is None or not there.pieces or max(wanted.size, there.size) > CHUNK:
+def patch(wanted: TreeEntry, existing: TreeEntry | None) -> Patch:
+    """Plan how to build a file from the existing one. Large files are not patched, because they would have to be read
+    whole.
+    """
+    if existing is None or not existing.pieces or max(wanted.size, existing.size) > CHUNK:
         return Patch(wanted, {})
-    found: dict[ContentPiece, int] = {}
+    offsets: dict[ContentPiece, int] = {}
     for piece in wanted.pieces:
         offset = 0
-        for lies_in, start, length in there.pieces:
+        for stored_in, start, length in existing.pieces:
             if (
-                lies_in
-                and lies_in == piece.object
+                stored_in
+                and stored_in == piece.object
                 and start <= piece.start
                 and piece.start + piece.length <= start + length
             ):
-                found[piece] = offset + piece.start - start
+                offsets[piece] = offset + piece.start - start
             offset += length
-    return Patch(wanted, found)
+    return Patch(wanted, offsets)

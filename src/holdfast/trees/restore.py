@@ -1,12 +1,13 @@
-"""Restoring a tree: a directory is brought to a list of entries, and only what differs is touched.
+"""Restoring a tree: a directory is changed to match a list of entries, and only differences are written.
 
-Everything is done by handles of directories that were opened below each other, never through a link: whatever somebody puts in
-the way meanwhile, nothing is written outside of the root. A file is written beside its place under a name of its own and then
-takes that place at once, so no file is ever half of one and half of another, and a file that has a second name elsewhere is left
-alone there. Killed at any point, it is done again and goes on.
+Everything is done through handles of directories opened below each other, never through a link: nothing is written
+outside of the root, whatever another process changes in the meantime. A file is written under a temporary name in the
+same directory and then renamed, so no file is ever partly written, and other hard links to the replaced file are not
+affected. After being killed at any point, a restore is resumed by running it again.
 
-First goes what is not wanted, deepest first; then directories are made, files and links are written; last, directories get
-their modes and times, which all that has changed. What is ignored stays, unless something that is wanted takes its place.
+First unwanted paths are removed, deepest first; then directories are created, and files and links are written; last,
+directories get their modes and times, which all of that has changed. Ignored paths stay, unless a wanted path takes
+their place.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from msgspec import Struct
 
 from ..errors import Conflict, Stale
 from . import validation
-from .entries import TreeEntry, raw
+from .entries import TreeEntry, path_bytes
 from .open_directories import OpenDirectories
 from .patch import Patch, patch
 from .prefetch import ObjectBodies, ObjectRequest, Prefetch
@@ -30,46 +31,46 @@ from .safe_open import stat_of
 from .walk import Stat
 
 PLAIN_BITS = 0o1777
-"""What of a mode is ever set: never what makes a program run as somebody else."""
+"""The mode bits that are ever set: never set-uid or set-gid."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_THERE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_EXISTING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 Restore = Generator[ObjectRequest, ObjectBodies, "RestoreResult"]
-"""Asks for objects by their digests, is sent their contents, and comes to what was done."""
+"""Yields requests for objects, receives their contents, and returns the result."""
 
 
 class RestorePlan(Struct, frozen=True):
-    """What is to be done to a directory."""
+    """The changes to be made to a directory."""
 
     remove: Sequence[str] = ()
     folders: Sequence[TreeEntry] = ()
-    """To be made."""
+    """Directories to be created."""
     files: Sequence[TreeEntry] = ()
     links: Sequence[TreeEntry] = ()
     touch: Sequence[TreeEntry] = ()
-    """Files of which only the mode or the time is another."""
+    """Files of which only the mode or the time differs."""
     settle: Sequence[TreeEntry] = ()
-    """Directories of which only those are."""
+    """Directories of which only the mode or the time differs."""
     has_new_names: bool = True
-    there: Mapping[str, TreeEntry] = MappingProxyType({})
-    """What lies in the places of the files, as far as it is known."""
+    existing: Mapping[str, TreeEntry] = MappingProxyType({})
+    """Existing entries in the places of the files, as far as they are known."""
 
     @property
     def count(self) -> int:
-        """How many things are touched."""
+        """Number of paths to be changed."""
         parts = (self.remove, self.folders, self.files, self.links, self.touch, self.settle)
         return sum(map(len, parts))
 
 
 class RestoreResult(Struct, frozen=True):
-    """What a restore did."""
+    """The result of a restore."""
 
     written: int = 0
     removed: int = 0
     touched: int = 0
     bytes: int = 0
     kept: Sequence[str] = ()
-    """Directories that are not wanted, and stay because of what is ignored in them."""
+    """Unwanted directories that stay because they contain ignored paths."""
 
 
 def plan(
@@ -79,41 +80,41 @@ def plan(
     *,
     among: Iterable[str] | None = None,
 ) -> RestorePlan:
-    """How to get from what is there to what is wanted. ``changed`` is what of that is not there just so.
+    """Plan how to get from the present to the wanted entries; ``changed`` are the wanted ones that differ.
 
-    Where it is known that only these paths can differ, no others are looked at: ``among``.
+    If only certain paths can differ, no others are compared: ``among``.
     """
     parts: dict[str, list[TreeEntry]] = {"folders": [], "files": [], "links": [], "touch": [], "settle": []}
     remove = [path for path in (present if among is None else among) if path in present and path not in wanted]
     for entry in changed:
-        path, there = entry.path, present.get(entry.path)
-        if there is not None and there.kind != entry.kind and "dir" in (there.kind, entry.kind):
+        path, existing = entry.path, present.get(entry.path)
+        if existing is not None and existing.kind != entry.kind and "dir" in (existing.kind, entry.kind):
             remove.append(path)
-            there = None
-        part = _part(entry, there)
+            existing = None
+        part = _part(entry, existing)
         if part is not None:
             parts[part].append(entry)
     remove.sort(key=_deepest_first)
     parts["folders"].sort(key=lambda entry: entry.path.count("/"))
     new = any(entry.path not in present for part in ("folders", "files", "links") for entry in parts[part])
     in_place = {entry.path: present[entry.path] for entry in parts["files"] if entry.path in present}
-    return RestorePlan(remove, **parts, has_new_names=new, there=in_place)
+    return RestorePlan(remove, **parts, has_new_names=new, existing=in_place)
 
 
-def _part(entry: TreeEntry, there: TreeEntry | None) -> str | None:
-    """What is to be done for an entry, if anything is."""
-    if there is not None and there.kind == entry.kind and _is_same(entry, there):
+def _part(entry: TreeEntry, existing: TreeEntry | None) -> str | None:
+    """Return the part of the plan for an entry, or ``None`` if nothing has to be done."""
+    if existing is not None and existing.kind == entry.kind and _is_same(entry, existing):
         if entry.kind == "symlink":
-            return None if there.mtime_ns == entry.mtime_ns else "links"
-        differs = (entry.mode ^ there.mode) & PLAIN_BITS or entry.mtime_ns != there.mtime_ns
+            return None if existing.mtime_ns == entry.mtime_ns else "links"
+        differs = (entry.mode ^ existing.mode) & PLAIN_BITS or entry.mtime_ns != existing.mtime_ns
         return ("settle" if entry.kind == "dir" else "touch") if differs else None
     return {"dir": "folders", "file": "files", "symlink": "links"}[entry.kind]
 
 
-def _is_same(entry: TreeEntry, there: TreeEntry) -> bool:
-    """Whether two entries of one kind are the same but for mode and time."""
-    same_content = there.size == entry.size and compare_digest(there.digest, entry.digest)
-    return same_content and there.target == entry.target
+def _is_same(entry: TreeEntry, existing: TreeEntry) -> bool:
+    """Return whether two entries of one kind are equal except for mode and time."""
+    same_content = existing.size == entry.size and compare_digest(existing.digest, entry.digest)
+    return same_content and existing.target == entry.target
 
 
 def restore(
@@ -124,23 +125,24 @@ def restore(
     expected: Mapping[str, Stat] | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Restore:
-    """Do what a plan says. ``wanted`` is what ``guarding.check`` has let pass.
+    """Carry out a plan. ``wanted`` must have passed ``validation.check``.
 
-    ``expected`` says what was known of files when they were last captured: one that has changed since is not written over.
+    ``expected`` has the states of files when they were last captured: a file that has changed since is not
+    overwritten.
 
     Raises:
-        NotFound: there is no such directory.
-        Stale: something has changed since it was looked at. What was done so far stays; look again.
-        Conflict: the file system cannot tell two of the names apart.
+        NotFound: the directory does not exist.
+        Stale: something has changed since it was examined. The changes made so far stay; examine it again.
+        Conflict: the file system cannot distinguish two of the names.
     """
-    with_root = _Restoring(root, wanted, expected or {}, advance)
+    restorer = _Restorer(root, wanted, expected or {}, advance)
     try:
-        return (yield from with_root.run(work))
+        return (yield from restorer.run(work))
     finally:
-        with_root.close()
+        restorer.close()
 
 
-class _Restoring:
+class _Restorer:
     def __init__(
         self, root: str, wanted: Mapping[str, TreeEntry], expected: Mapping[str, Stat], advance: Callable[[int], None]
     ) -> None:
@@ -162,7 +164,7 @@ class _Restoring:
         self._folders.forget()
         for entry in work.folders:
             self._make_folder(entry)
-        yield from self._write_files([patch(entry, work.there.get(entry.path)) for entry in work.files])
+        yield from self._write_files([patch(entry, work.existing.get(entry.path)) for entry in work.files])
         for entry in work.links:
             self._link(entry)
         yield from self._touch(work.touch)
@@ -174,9 +176,9 @@ class _Restoring:
         return RestoreResult(written, removed, len(work.touch) + len(work.settle), self._bytes, self._kept)
 
     def _check_twins(self, work: RestorePlan) -> None:
-        """Refuse names that this file system cannot tell apart; most can, and then there is nothing to refuse."""
-        both = validation.find_twins(self._wanted) if work.has_new_names else None
-        if both is None:
+        """Refuse names that this file system cannot distinguish."""
+        pair = validation.find_twins(self._wanted) if work.has_new_names else None
+        if pair is None:
             return
         handle, name = self._folders.at(""), f"{self._prefix}case"
         os.close(os.open(name, _NEW, 0o600, dir_fd=handle))
@@ -186,9 +188,9 @@ class _Restoring:
             return
         finally:
             os.unlink(name, dir_fd=handle)
-        raise Conflict(f"this file system cannot tell {both[0]!r} and {both[1]!r} apart; nothing was changed")
+        raise Conflict(f"this file system cannot distinguish {pair[0]!r} from {pair[1]!r}; nothing was changed")
 
-    # What goes
+    # Removing
 
     def _remove(self, path: str) -> None:
         folder, name = self._place(path)
@@ -208,12 +210,14 @@ class _Restoring:
             if path not in self._wanted:
                 self._kept.append(path)
                 return
-            import shutil  # seldom needed, and it takes its time to load
+            import shutil  # rarely needed, and slow to import
 
             shutil.rmtree(name, dir_fd=folder)
 
     def _place(self, path: str) -> tuple[int | None, str]:
-        """The directory that something lies in, which changes, and its name there; nothing if that is gone already."""
+        """Return the handle of a path's directory, or ``None`` if that does not exist, and the name; note that it
+        changes.
+        """
         parent, _, name = path.rpartition("/")
         self._touched.add(parent)
         try:
@@ -222,20 +226,20 @@ class _Restoring:
             return None, name
 
     def _check_expected(self, folder: int, name: str, path: str) -> None:
-        known = self._expected.get(path)
-        if known is None:
+        expected = self._expected.get(path)
+        if expected is None:
             return
         try:
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return
-        if stat.S_ISREG(now.st_mode) and known != stat_of(now):
+        if stat.S_ISREG(now.st_mode) and expected != stat_of(now):
             raise Stale(f"{path!r} was changed while the tree was being restored")
 
-    # What comes
+    # Writing
 
     def _make_folder(self, entry: TreeEntry) -> None:
-        folder, name = self._there(entry.path)
+        folder, name = self._existing_place(entry.path)
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
         except FileExistsError:
@@ -244,30 +248,30 @@ class _Restoring:
             os.unlink(name, dir_fd=folder)
             os.mkdir(name, 0o700, dir_fd=folder)
 
-    def _there(self, path: str) -> tuple[int, str]:
+    def _existing_place(self, path: str) -> tuple[int, str]:
         folder, name = self._place(path)
         if folder is None:
             raise Stale(f"the directory of {path!r} was removed while the tree was being restored")
         return folder, name
 
     def _write_files(self, files: Sequence[Patch]) -> Restore:
-        """Files in the order in which their contents lie, so that each object is asked for once, some at a time."""
+        """Write files in the order of their objects, so that each object is requested once, in batches."""
         in_order = sorted(files, key=lambda file: file.fetched[:1])
         contents = Prefetch(piece for file in in_order for piece in file.fetched)
         for file in in_order:
             entry = file.entry
-            folder, name = self._there(entry.path)
+            folder, name = self._existing_place(entry.path)
             self._check_expected(folder, name, entry.path)
-            made = self._new_name()
-            handle = _opened_new(made, folder)
+            temporary = self._new_name()
+            handle = _create(temporary, folder)
             try:
-                if not (file.there and (yield from self._patched(handle, file, folder, name, contents))):
-                    yield from self._write_pieces(handle, entry, Prefetch(entry.pieces) if file.there else contents)
+                if not (file.offsets and (yield from self._patch(handle, file, folder, name, contents))):
+                    yield from self._write_pieces(handle, entry, Prefetch(entry.pieces) if file.offsets else contents)
                 os.fchmod(handle, entry.mode & PLAIN_BITS)
                 os.utime(handle, ns=(entry.mtime_ns, entry.mtime_ns))
-                os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
-                _unlink(made, folder)
+                _unlink(temporary, folder)
                 raise
             finally:
                 os.close(handle)
@@ -275,66 +279,66 @@ class _Restoring:
             self._advance(1)
         return RestoreResult()
 
-    def _patched(
+    def _patch(
         self, handle: int, file: Patch, folder: int, name: str, contents: Prefetch
     ) -> Generator[ObjectRequest, ObjectBodies, bool]:
-        """Whether a file could be made of the one that is there."""
+        """Return whether a file could be built from the existing one."""
         bodies = {}
         for piece in file.fetched:
             bodies[piece] = yield from contents.of(piece)
-        made = file.content(folder, name, bodies)
-        if made is not None:
-            _write_all(handle, memoryview(made))
-        return made is not None
+        content = file.content(folder, name, bodies)
+        if content is not None:
+            _write_all(handle, memoryview(content))
+        return content is not None
 
     def _write_pieces(self, handle: int, entry: TreeEntry, contents: Prefetch) -> Restore:
         for piece in entry.pieces:
             if piece.object:
                 _write_all(handle, (yield from contents.of(piece)))
-            else:  # zeros that nobody need write
+            else:  # leave a hole instead of writing zeros
                 os.lseek(handle, piece.length, os.SEEK_CUR)
         if any(not piece.object for piece in entry.pieces):
             os.ftruncate(handle, entry.size)
         return RestoreResult()
 
     def _link(self, entry: TreeEntry) -> None:
-        folder, name = self._there(entry.path)
+        folder, name = self._existing_place(entry.path)
         self._check_expected(folder, name, entry.path)
-        made = self._new_name()
+        temporary = self._new_name()
         try:
-            os.symlink(raw(entry.target), raw(made), dir_fd=folder)
+            os.symlink(path_bytes(entry.target), path_bytes(temporary), dir_fd=folder)
         except FileExistsError:
-            os.unlink(made, dir_fd=folder)
-            os.symlink(raw(entry.target), raw(made), dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
+            os.symlink(path_bytes(entry.target), path_bytes(temporary), dir_fd=folder)
         times = (entry.mtime_ns, entry.mtime_ns)
-        os.utime(made, ns=times, dir_fd=folder, follow_symlinks=False)
-        os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.utime(temporary, ns=times, dir_fd=folder, follow_symlinks=False)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _touch(self, files: Sequence[TreeEntry]) -> Restore:
-        """Files of which only the mode or the time is another; one that has a second name elsewhere is made anew."""
-        anew = []
+        """Set modes and times of files; a file with other hard links is written again."""
+        rewritten = []
         for entry in files:
             parent, _, name = entry.path.rpartition("/")
             folder = self._folders.at(parent)
             self._check_expected(folder, name, entry.path)
             try:
-                handle = os.open(name, _THERE, dir_fd=folder)
+                handle = os.open(name, _EXISTING, dir_fd=folder)
             except OSError:
-                anew.append(entry)
+                rewritten.append(entry)
                 continue
             try:
                 now = os.fstat(handle)
                 if now.st_nlink > 1 or not stat.S_ISREG(now.st_mode):
-                    anew.append(entry)
+                    rewritten.append(entry)
                     continue
                 os.fchmod(handle, entry.mode & PLAIN_BITS)
                 os.utime(handle, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
                 os.close(handle)
-        return (yield from self._write_files([Patch(entry, {}) for entry in anew]))
+        return (yield from self._write_files([Patch(entry, {}) for entry in rewritten]))
 
     def _settle(self, work: RestorePlan) -> None:
-        """Modes and times of directories, the deepest first: whatever is done in one changes them."""
+        """Set modes and times of directories, the deepest first: every change in a directory changes its times."""
         paths = {entry.path for entry in [*work.folders, *work.settle]} | self._touched | self._folders.opened_up
         paths.discard("")
         for path in sorted(paths, key=_deepest_first):
@@ -351,10 +355,10 @@ class _Restoring:
         return f"{self._prefix}{self._names}"
 
 
-def _opened_new(name: str, folder: int) -> int:
+def _create(name: str, folder: int) -> int:
     try:
         return os.open(name, _NEW, 0o600, dir_fd=folder)
-    except FileExistsError:  # left by a process of this number that was killed
+    except FileExistsError:  # left by a killed process with the same id
         os.unlink(name, dir_fd=folder)
         return os.open(name, _NEW, 0o600, dir_fd=folder)
 

@@ -1,6 +1,7 @@
-"""Reading one file of a tree, by the handle of its directory, so that what is read is what was there at one moment.
+"""Reading a file of a tree through the handle of its directory, so that its content is consistent.
 
-A file that changed while it was read is read again, a few times; then it is taken as it was read last, and reported.
+A file that changes while it is read is read again, up to ``TRIES`` times; after that the last content is used and
+reported.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from .contents import CHUNK
 from .walk import Stat
 
 TRIES = 4
-"""How often a file is read that changes while it is read."""
-# Not blocking, because what was a file may be a pipe by now.
+"""How often a file is read that changes while it is being read."""
+# Non-blocking, because a pipe may have replaced the file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class OpenFile:
-    """A file that is open, as it was when it was opened. Leaving ``with`` closes it."""
+    """An open file, with its state when it was opened. Leaving ``with`` closes it."""
 
     __slots__ = ("blocks", "handle", "stat")
 
     def __init__(self, handle: int) -> None:
         now = os.fstat(handle)
         if not stat.S_ISREG(now.st_mode):
-            raise OSError(errno.EINVAL, "it was no file any longer when it was to be read")
+            raise OSError(errno.EINVAL, "it is no longer a regular file")
         self.handle, self.stat, self.blocks = handle, stat_of(now), now.st_blocks
 
     def __enter__(self) -> OpenFile:
@@ -38,10 +39,10 @@ class OpenFile:
 
 
 def open_file(folder: int, name: str) -> OpenFile:
-    """A file in a directory that is open.
+    """Open a file in an open directory.
 
     Raises:
-        OSError: it is gone, must not be read, or is no file any longer.
+        OSError: the file was removed, is not readable, or is not a regular file.
     """
     handle = os.open(name, _FILE, dir_fd=folder)
     try:
@@ -52,24 +53,26 @@ def open_file(folder: int, name: str) -> OpenFile:
 
 
 def is_same(file: OpenFile) -> bool:
-    """Whether a file is as it was when it was opened."""
+    """Return whether a file is unchanged since it was opened."""
     return stat_of(os.fstat(file.handle)) == file.stat
 
 
 def stat_of(now: os.stat_result) -> Stat:
-    """What is remembered of a file."""
+    """Return the state of a file that is kept for comparison."""
     return now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino
 
 
 def content(file: OpenFile) -> bytes:
-    """All of a file that is no longer than a chunk. If it is not as long as it was, it has changed meanwhile."""
+    """Return the whole content of a file no longer than a chunk. If its length differs from the stat, the file has
+    changed.
+    """
     size = file.stat[1]
     read = os.read(file.handle, size + 1)
-    return read if len(read) >= size else read + _filled(file.handle, size - len(read))
+    return read if len(read) >= size else read + _read_fully(file.handle, size - len(read))
 
 
 def chunks(file: OpenFile) -> Iterator[bytes | int]:
-    """A file in chunks, as far as it reached when it was opened. Where nothing was ever written, the number of zeros."""
+    """Yield a file in chunks, up to its size when it was opened. For a hole, yields the number of zeros."""
     size, at = file.stat[1], 0
     is_sparse = file.blocks * 512 < size
     while at < size:
@@ -79,15 +82,15 @@ def chunks(file: OpenFile) -> Iterator[bytes | int]:
             at += hole
             continue
         os.lseek(file.handle, at, os.SEEK_SET)
-        read = _filled(file.handle, min(CHUNK, size - at))
+        read = _read_fully(file.handle, min(CHUNK, size - at))
         if not read:
             return
         yield read
         at += len(read)
 
 
-def _filled(handle: int, length: int) -> bytes:
-    """So many bytes, unless the file ends before."""
+def _read_fully(handle: int, length: int) -> bytes:
+    """Read ``length`` bytes, unless the file ends before."""
     first = os.read(handle, length)
     if len(first) == length or not first:
         return first
@@ -100,10 +103,10 @@ def _filled(handle: int, length: int) -> bytes:
 
 
 def _hole(handle: int, at: int, size: int) -> int:
-    """Zeros from here on that need not be read: whole chunks of them, or all to the end."""
+    """Return the number of zeros from here on that need not be read: whole chunks, or all up to the end."""
     try:
         data = os.lseek(handle, at, os.SEEK_DATA)
     except OSError as error:
-        # Nothing but zeros until the end; or a file system that does not tell.
+        # Only zeros up to the end; or a file system without SEEK_DATA.
         return size - at if error.errno == errno.ENXIO else 0
     return (min(data, size) - at) // CHUNK * CHUNK

@@ -1,7 +1,7 @@
-"""Capturing a tree: what is in it that was not there before, packed, and what is gone.
+"""Capturing a tree: packing content that was not stored before, and finding removed paths.
 
-``Scan.parts`` gives packed objects as they come to be, so that a large tree need not fit into memory; when it has ended,
-``Scan.result`` says what there is.
+``Scan.parts`` yields packed objects as they are produced, so that a large tree need not fit into memory; afterwards,
+``Scan.result`` returns the entries.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .contents import CHUNK, ChunkedContent, Packer, SmallContent
 from .entries import MODE_BITS, Difference, TreeEntry, folders_of
 from .ignore_rules import IgnoreRules
 from .safe_open import OpenFile
-from .walk import ChangedPath, OpenDirectory, SkippedEntry, Stat, Walk, unusual
+from .walk import ChangedDirectory, ChangedPath, SkippedEntry, Stat, Walk, unusual
 
 
 class ScanResult(Struct, frozen=True):
-    """What a tree came to."""
+    """The result of scanning a tree."""
 
     difference: Difference
     entries: Mapping[str, TreeEntry]
     stats: Mapping[str, Stat]
-    """Of files that were at rest: what is known of them the next time."""
+    """States of files that were at rest, for the next capture."""
     skipped: Sequence[SkippedEntry]
     unsettled: Sequence[str]
-    """Files that changed each time they were read; they are in the snapshot as they were read last."""
+    """Files that changed each time they were read; the snapshot has the last content read."""
 
 
 class _File(NamedTuple):
-    """A file that was read, and lies somewhere."""
+    """A file that was read and packed."""
 
     path: str
     stat: Stat
@@ -45,15 +45,15 @@ class _File(NamedTuple):
 
 
 class Scan:
-    """One capture of a tree, as a difference to what was captured before.
+    """One capture of a tree, as a difference to an earlier one.
 
     Args:
         root: the directory.
-        entries: what was captured before.
-        stats: what is known of files that were captured before.
-        ignores: what is left out.
-        max_depth: how many directories may lie in each other.
-        max_entries: how many entries there may be.
+        entries: the entries of the earlier capture.
+        stats: known states of captured files.
+        ignores: the ignore rules.
+        max_depth: maximum nesting of directories.
+        max_entries: maximum number of entries.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Scan:
         max_entries: int,
     ) -> None:
         self._before, self._stats, self._ignores = entries, stats, ignores
-        # The root is known, and is no entry. Where nothing is known everything is walked over, and other things may be ignored.
+        # The root has a state and no entry. Without any known state the whole tree is walked, and the ignore rules may differ.
         is_all_known = len(entries) + 1 == len(stats) or not stats
         unsure = () if is_all_known else [path for path in entries if path not in stats]
         self._walk = Walk(
@@ -77,24 +77,24 @@ class Scan:
         self._entries: list[TreeEntry] = []
         self._files: list[_File] = []
         self._now: dict[str, Stat] = {}
-        self._taken: list[str] = []
-        self._gone: set[str] = set()
+        self._seen: list[str] = []
+        self._removed_paths: set[str] = set()
         self._unsettled: list[str] = []
         self._started_ns = 0
 
     def parts(self) -> Iterator[list[Packed]]:
-        """Packed objects, some at a time. What was given away is not kept.
+        """Yield packed objects in parts. Yielded objects are not kept.
 
         Raises:
-            NotFound: there is no such directory.
+            NotFound: the directory does not exist.
             LimitExceeded: the tree is too deep or too large.
         """
         self._started_ns = stat_cache.now_ns()
         try:
             for folder in self._walk.folders():
                 self._enter(folder)
-                for found in folder.found:
-                    yield from self._take(folder, found)
+                for changed in folder.changed:
+                    yield from self._take(folder, changed)
                     if self._packer.is_full:
                         yield self._packer.take()
             yield self._packer.finish()
@@ -102,105 +102,107 @@ class Scan:
             self._packer.close()
 
     def result(self) -> ScanResult:
-        """What there is, when all parts were given away."""
-        changed = [entry for entry in self._made() if self._before.get(entry.path) != entry]
+        """Return the result, after all parts were yielded."""
+        changed = [entry for entry in self._all_entries() if self._before.get(entry.path) != entry]
         removed = self._removed()
         difference = Difference(changed, removed, self._ignores.patterns)
         is_same = not changed and not removed
         entries = self._before if is_same else difference.applied(self._before)
         return ScanResult(difference, entries, self._known(removed), self._walk.skipped, self._unsettled)
 
-    def _enter(self, folder: OpenDirectory) -> None:
-        """A directory, before what is in it."""
+    def _enter(self, folder: ChangedDirectory) -> None:
+        """Called for each directory before its entries; for subclasses."""
 
-    def _take(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
-        mode = found.stat[0]
-        self._taken.append(found.path)
+    def _take(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+        mode = changed.stat[0]
+        self._seen.append(changed.path)
         if stat.S_ISREG(mode):
-            yield from self._take_file(folder, found)
+            yield from self._take_file(folder, changed)
         elif stat.S_ISDIR(mode):
-            self._entries.append(TreeEntry(found.path, "dir", mode & MODE_BITS, found.stat[2]))
-            self._now[found.path] = found.stat
+            self._entries.append(TreeEntry(changed.path, "dir", mode & MODE_BITS, changed.stat[2]))
+            self._now[changed.path] = changed.stat
         elif stat.S_ISLNK(mode):
-            self._take_link(folder, found)
+            self._take_link(folder, changed)
         else:
-            self._skip(found.path, unusual(mode) or "not a file")
+            self._skip(changed.path, unusual(mode) or "not a file")
 
-    def _take_link(self, folder: OpenDirectory, found: ChangedPath) -> None:
+    def _take_link(self, folder: ChangedDirectory, changed: ChangedPath) -> None:
         try:
-            target = os.readlink(found.name, dir_fd=folder.handle)
+            target = os.readlink(changed.name, dir_fd=folder.handle)
         except OSError as error:
-            self._lost(found.path, error)
+            self._skip_unreadable(changed.path, error)
             return
-        self._entries.append(TreeEntry(found.path, "symlink", found.stat[0] & MODE_BITS, found.stat[2], 0, target))
-        self._now[found.path] = found.stat
+        self._entries.append(
+            TreeEntry(changed.path, "symlink", changed.stat[0] & MODE_BITS, changed.stat[2], 0, target)
+        )
+        self._now[changed.path] = changed.stat
 
-    def _take_file(self, folder: OpenDirectory, found: ChangedPath) -> Iterator[list[Packed]]:
-        """Read a file until it stays as it was meanwhile, or it was tried often enough."""
+    def _take_file(self, folder: ChangedDirectory, changed: ChangedPath) -> Iterator[list[Packed]]:
+        """Read a file until it is unchanged while being read, at most ``TRIES`` times."""
         for turn in range(1, safe_open.TRIES + 1):
             try:
-                with safe_open.open_file(folder.handle, found.name) as file:
-                    read = self._file(found.path, file) if file.stat[1] <= CHUNK else None
-                    if read is None:
-                        read = yield from self._large_file(found.path, file)
-                    is_settled = read.size == file.stat[1] and safe_open.is_same(file)
+                with safe_open.open_file(folder.handle, changed.name) as file:
+                    read_file = self._file(changed.path, file) if file.stat[1] <= CHUNK else None
+                    if read_file is None:
+                        read_file = yield from self._large_file(changed.path, file)
+                    is_settled = read_file.size == file.stat[1] and safe_open.is_same(file)
             except OSError as error:
-                self._lost(found.path, error)
+                self._skip_unreadable(changed.path, error)
                 return
             if is_settled or turn == safe_open.TRIES:
-                self._took(read, is_settled=is_settled)
+                self._add_file(read_file, is_settled=is_settled)
                 return
 
     def _file(self, path: str, file: OpenFile) -> _File:
         content = safe_open.content(file)[:CHUNK]
-        return _File(path, file.stat, len(content), self._packer.whole(content, self._before.get(path)))
+        return _File(path, file.stat, len(content), self._packer.add_small(content, self._before.get(path)))
 
     def _large_file(self, path: str, file: OpenFile) -> Generator[list[Packed], None, _File]:
-        content = self._packer.chunked()
+        content = self._packer.start_large()
         for chunk in safe_open.chunks(file):
             content.add(chunk)
             if self._packer.is_full:
                 yield self._packer.take()
         return _File(path, file.stat, content.size, content)
 
-    def _took(self, read: _File, *, is_settled: bool) -> None:
-        self._files.append(read)
+    def _add_file(self, read_file: _File, *, is_settled: bool) -> None:
+        self._files.append(read_file)
         if is_settled:
-            self._now[read.path] = read.stat
+            self._now[read_file.path] = read_file.stat
         else:
-            self._unsettled.append(read.path)
+            self._unsettled.append(read_file.path)
 
     def _skip(self, path: str, reason: str) -> None:
         self._walk.skipped.append(SkippedEntry(path, reason))
-        self._gone.add(path)
+        self._removed_paths.add(path)
 
-    def _lost(self, path: str, error: OSError) -> None:
-        """Something that was there when its directory was looked at, and cannot be read."""
-        self._gone.add(path)
+    def _skip_unreadable(self, path: str, error: OSError) -> None:
+        """Handle a path that was listed and cannot be read."""
+        self._removed_paths.add(path)
         if not isinstance(error, FileNotFoundError):
             self._walk.skipped.append(SkippedEntry(path, (error.strerror or type(error).__name__).lower()))
 
-    def _made(self) -> Iterator[TreeEntry]:
+    def _all_entries(self) -> Iterator[TreeEntry]:
         yield from self._entries
         for path, (mode, _, mtime_ns, _, _), size, content in self._files:
-            digest, pieces = content.placed()
-            was = self._before.get(path)
-            # What lies in two places may be named by either: the one that was named before makes no difference.
-            if was is not None and compare_digest(was.digest, digest):
-                pieces = was.pieces
+            digest, pieces = content.digest_and_pieces()
+            previous = self._before.get(path)
+            # A content stored in two places may refer to either: keep the previous one, so that the entry does not differ.
+            if previous is not None and compare_digest(previous.digest, digest):
+                pieces = previous.pieces
             yield TreeEntry(path, "file", mode & MODE_BITS, mtime_ns, size, "", digest, pieces)
 
     def _removed(self) -> list[str]:
-        there = set(self._taken) - self._gone
+        present = set(self._seen) - self._removed_paths
         if not self._stats:
-            return [path for path in self._before if path not in there]
-        # What lay in a directory that is none any longer may still be reached by its path: through a link.
+            return [path for path in self._before if path not in present]
+        # A path in a directory that was replaced by a link may still resolve, through the link.
         folders = {entry.path for entry in self._entries if entry.kind == "dir"}
         replaced = {
             f"{path}/" for path in self._walk.doubted if path not in folders and self._before[path].kind == "dir"
         }
         below = [path for path in self._before if not replaced.isdisjoint(folders_of(path))] if replaced else []
-        return [path for path in {*self._walk.doubted, *below} if path not in there]
+        return [path for path in {*self._walk.doubted, *below} if path not in present]
 
     def _known(self, removed: Sequence[str]) -> Mapping[str, Stat]:
         if self._stats.get("") != self._walk.root_stat:
@@ -216,7 +218,7 @@ class Scan:
             else:
                 known.pop(path, None)
         for skipped in self._walk.skipped:
-            # That it can be read by now would not show in its directory: that is to be looked into again.
+            # If it becomes readable, its directory does not change: the directory must be examined again next time.
             known.pop(skipped.path, None)
             known.pop(skipped.path.rpartition("/")[0], None)
         return known

@@ -1,9 +1,9 @@
-"""What was known of the files of a tree when it was last captured, so that the next capture reads only what changed.
+"""The stat cache: file states from the last capture of a tree, so that the next capture reads only changed files.
 
-A file is taken to be unchanged if its mode, size, mtime, ctime and inode are. That holds unless it was written to again so
-soon after it was read that the clock of the file system had not moved; therefore only what is known of files is used that had
-been at rest when the walk began. A cache that is lost, old or damaged costs time and nothing else: it names the layer whose
-tree it is about, and carries a digest of itself.
+A file is considered unchanged if its mode, size, mtime, ctime and inode are. That is correct unless the file was
+written again within the resolution of the file system's clock after it was read; therefore only the states of files
+that were at rest when the walk began are used. A lost, old or damaged cache costs time and nothing else: it names the
+layer it belongs to, and contains its own digest.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import msgspec
 from msgspec import Struct
 
 from ..core.objects import digest_of
-from .entries import MODE_BITS, TreeEntry, raw, shown
+from .entries import MODE_BITS, TreeEntry, path_bytes, path_text
 from .walk import Stat
 
 VERSION = 1
 GRAIN_NS = 20_000_000
-"""How far the clock of a file system may jump at once."""
+"""Resolution of a file system's clock."""
 COARSE_NS = 2_000_000_000
-"""The same of one that counts in seconds only."""
+"""Resolution of a file system's clock that counts whole seconds."""
 SECOND_NS = 1_000_000_000
 _DIGEST = 32
 _IS = {"file": stat_bits.S_ISREG, "dir": stat_bits.S_ISDIR, "symlink": stat_bits.S_ISLNK}
 
 
 class CachedTree(Struct, frozen=True):
-    """A tree as it was captured, and what is known of its files. It is never changed: the next capture makes another."""
+    """A captured tree with the states of its files. It is immutable: the next capture creates another."""
 
     snapshot_id: str
     layer_id: str
@@ -46,7 +46,7 @@ class CachedTree(Struct, frozen=True):
 
 
 class CachedStats(Struct, frozen=True):
-    """What a file keeps of a picture: its entries are those of the layer."""
+    """The content of a cache file: the entries are those of the layer."""
 
     snapshot_id: str
     layer_id: str
@@ -62,7 +62,7 @@ class _Body(Struct, frozen=True, array_like=True):
 
 
 def now_ns() -> int:
-    """The time by which the system stamps files: that of a file which is made to look at it."""
+    """Return the current time of the clock that stamps files, read from a newly created file."""
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("now")
     else:
@@ -77,53 +77,61 @@ def now_ns() -> int:
 
 
 def at_rest(stat: Stat, started_ns: int) -> bool:
-    """Whether a file that was read after ``started_ns`` cannot have been written to since without showing it."""
+    """Return whether a file read after ``started_ns`` cannot have been written since without a visible change."""
     ctime_ns = stat[3]
     grain = COARSE_NS if ctime_ns % SECOND_NS == 0 else GRAIN_NS
     return ctime_ns + grain < started_ns
 
 
-def place_of(folder: Path, tenant: str, root: str) -> Path:
-    """The file for the tree below a directory, as a tenant sees it."""
-    return folder / digest_of(raw(f"{tenant}\0{root}"), 16).hex()
+def path_of(folder: Path, tenant: str, root: str) -> Path:
+    """Return the cache file for a directory, as seen by a tenant."""
+    return folder / digest_of(path_bytes(f"{tenant}\0{root}"), 16).hex()
 
 
-def save(place: Path, picture: CachedTree) -> None:
-    """Keep what is known; if that cannot be done, it is not."""
+def save(cache_file: Path, picture: CachedTree) -> None:
+    """Write the cache file; errors are ignored."""
     body = msgspec.msgpack.encode(
-        _Body(VERSION, picture.snapshot_id, picture.layer_id, raw("\0".join(picture.stats)), _columns(picture.stats))
+        _Body(
+            VERSION,
+            picture.snapshot_id,
+            picture.layer_id,
+            path_bytes("\0".join(picture.stats)),
+            _columns(picture.stats),
+        )
     )
-    made = place.with_suffix(f".{os.getpid()}")
+    new_file = cache_file.with_suffix(f".{os.getpid()}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(body + digest_of(body))
-        # To put one file in the place of another makes some file systems wait for the disk. This one may be missing for a moment.
-        place.unlink(missing_ok=True)
-        os.replace(made, place)
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        new_file.write_bytes(body + digest_of(body))
+        # Replacing an existing file makes some file systems wait for the disk. The cache may be missing for a moment instead.
+        cache_file.unlink(missing_ok=True)
+        os.replace(new_file, cache_file)
     except OSError:
         with suppress(OSError):
-            made.unlink()
+            new_file.unlink()
 
 
-def load(place: Path) -> CachedStats | None:
-    """What was kept; ``None`` if that is nothing, or not what it was."""
+def load(cache_file: Path) -> CachedStats | None:
+    """Read a cache file; return ``None`` if it does not exist or is damaged."""
     try:
-        content = place.read_bytes()
-        body, said = content[:-_DIGEST], content[-_DIGEST:]
-        if not compare_digest(digest_of(body), said):
+        content = cache_file.read_bytes()
+        body, stored_digest = content[:-_DIGEST], content[-_DIGEST:]
+        if not compare_digest(digest_of(body), stored_digest):
             return None
-        found = msgspec.msgpack.decode(body, type=_Body)
-        columns = [_numbers(each) for each in found.columns]
-        paths = shown(found.paths).split("\0") if columns and columns[0] else []
-        if found.version != VERSION or len(columns) != 5 or {len(each) for each in columns} != {len(paths)}:
+        content_body = msgspec.msgpack.decode(body, type=_Body)
+        columns = [_unpack_column(column) for column in content_body.columns]
+        paths = path_text(content_body.paths).split("\0") if columns and columns[0] else []
+        if content_body.version != VERSION or len(columns) != 5 or {len(column) for column in columns} != {len(paths)}:
             return None
     except (OSError, ValueError, msgspec.MsgspecError):
         return None
-    return CachedStats(found.snapshot_id, found.layer_id, dict(zip(paths, zip(*columns, strict=True), strict=True)))
+    return CachedStats(
+        content_body.snapshot_id, content_body.layer_id, dict(zip(paths, zip(*columns, strict=True), strict=True))
+    )
 
 
 def matching_stats(stats: Mapping[str, Stat], entries: Mapping[str, TreeEntry]) -> dict[str, Stat]:
-    """What is known of files that are as the entries say. What is known of others is worth nothing."""
+    """Return the file states that match the entries."""
     return {path: stat for path, stat in stats.items() if (entry := entries.get(path)) and _fits(stat, entry)}
 
 
@@ -135,18 +143,18 @@ def _fits(stat: Stat, entry: TreeEntry) -> bool:
 
 def _columns(stats: Mapping[str, Stat]) -> list[bytes]:
     columns = zip(*stats.values(), strict=True) if stats else [()] * 5
-    return [_packed(column) for column in columns]
+    return [_pack_column(column) for column in columns]
 
 
-def _packed(column: Iterable[int]) -> bytes:
+def _pack_column(column: Iterable[int]) -> bytes:
     numbers = tuple(column)
     try:
         return array("q", numbers).tobytes()
-    except OverflowError:  # an inode may use all bits of its number
+    except OverflowError:  # an inode number may use all 64 bits
         return array("q", [number - 2**64 if number >= 2**63 else number for number in numbers]).tobytes()
 
 
-def _numbers(column: bytes) -> list[int]:
-    found = array("q")
-    found.frombytes(column)
-    return found.tolist()
+def _unpack_column(column: bytes) -> list[int]:
+    numbers = array("q")
+    numbers.frombytes(column)
+    return numbers.tolist()

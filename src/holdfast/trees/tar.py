@@ -1,8 +1,9 @@
-"""Reading tar: ustar, pax and GNU long names, one member after the other from a stream.
+"""Reading tar: ustar, pax and GNU long names, member by member from a stream.
 
-The input is hostile until proven otherwise, so every number is checked for its length before it is converted, every
-extension is checked for its size before it is read, and nothing recurses. Work and memory stay proportional to the bytes read.
-``tarfile`` guarantees none of that: an exponent in a time, a chain of extensions or a sparse map can stop it for minutes.
+The input is considered hostile, so the length of every number is checked before it is converted, the size of every
+extension is checked before it is read, and nothing recurses. Work and memory are proportional to the bytes read.
+``tarfile`` guarantees none of that: an exponent in a time, a chain of extensions or a sparse map can stall it for
+minutes.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from msgspec import Struct
 
 from ..errors import InvalidInput, LimitExceeded
 from ..limits import MIB
-from .entries import shown
+from .entries import path_text
 
 BLOCK = 512
-"""Bytes of a header, and what contents are padded to."""
+"""Bytes of a header, and of the blocks that contents are padded to."""
 EXTENSION_BYTES = MIB
-"""Bytes of all extensions (pax records, GNU long names) of one member."""
+"""Maximum bytes of all extensions (pax records, GNU long names) of one member."""
 MAX_SIZE = 2**63 - 1
 MAX_TIME_NS = 2**63 - 1
 _NUMBER_CHARS = 40
-"""Characters of a number in a pax record. 64 bits need 20."""
+"""Maximum characters of a number in a pax record. 64 bits need 20."""
 _SECONDS = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?")
 _SECOND_NS = 1_000_000_000
 _KEPT = frozenset(("path", "linkpath", "size", "mtime"))
-"""Keywords of pax records that are used. All others are skipped without being converted."""
+"""Keywords of pax records that are used. All others are skipped without conversion."""
 _SPARSE = "GNU.sparse."
 _ZERO_BLOCK = bytes(BLOCK)
 
@@ -46,7 +47,7 @@ _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = (b"x", b"X"), b"g", b"L", b"K"
 
 
 class Member(Struct):
-    """A member as the archive describes it. Nothing in it is checked except that its numbers are in range."""
+    """A member as described by the archive. Only its numbers are checked, for their range."""
 
     name: str
     kind: MemberKind
@@ -57,10 +58,10 @@ class Member(Struct):
 
 
 class TarReader:
-    """The members of a tar stream.
+    """Reads the members of a tar stream.
 
     Args:
-        read: returns the next bytes of the stream, at most as many as asked for; none at the end.
+        read: returns the next bytes of the stream, at most the requested number; empty at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -70,10 +71,11 @@ class TarReader:
         self._padding = 0
 
     def members(self) -> Iterator[Member]:
-        """Every member, up to the first block of zeros. The content of a file can be read until the next is asked for.
+        """Yield every member, up to the first block of zeros. A file's content can be read until the next member is
+        requested.
 
         Raises:
-            InvalidInput: the stream is not tar, or ends too early.
+            InvalidInput: the stream is not tar, or is truncated.
             LimitExceeded: a member has too many extensions.
         """
         while (header := self._block()) != _ZERO_BLOCK:
@@ -83,14 +85,14 @@ class TarReader:
             yield member
             self._skip()
 
-    def content(self, most: int) -> bytes:
-        """The next bytes of the file that was returned last, exactly ``most`` unless it ends before."""
-        found = self._exactly(min(most, self._unread))
-        self._unread -= len(found)
-        return found
+    def content(self, maximum: int) -> bytes:
+        """Return the next bytes of the last file, exactly ``maximum`` unless it ends before."""
+        content = self._exactly(min(maximum, self._unread))
+        self._unread -= len(content)
+        return content
 
     def _member(self, header: bytes) -> Member:
-        """The member that begins with this block; extensions before it are read and applied."""
+        """Return the member that starts with this block; preceding extensions are read and applied."""
         records = dict(self._global)
         long: dict[str, str] = {}
         extension_bytes = 0
@@ -98,7 +100,10 @@ class TarReader:
             size = _checked_header(header)
             extension_bytes += size
             if extension_bytes > EXTENSION_BYTES:
-                raise LimitExceeded(f"the extensions of a member of the archive are over {EXTENSION_BYTES:,} bytes")
+                raise LimitExceeded(
+                    f"the extensions of a member of the archive exceed {EXTENSION_BYTES:,} bytes",
+                    maximum=EXTENSION_BYTES,
+                )
             body = self._exactly(size)
             self._exactly(-size % BLOCK)
             if kind in _PAX:
@@ -109,7 +114,7 @@ class TarReader:
             else:
                 long["path" if kind == _LONG_NAME else "linkpath"] = _text(body)
             header = self._block()
-        return _described(header, {**long, **records})
+        return _build_member(header, {**long, **records})
 
     def _skip(self) -> None:
         while self._unread:
@@ -120,20 +125,20 @@ class TarReader:
         return self._exactly(BLOCK)
 
     def _exactly(self, size: int) -> bytes:
-        found = self._read(size) if size else b""
-        if len(found) == size:
-            return found
-        parts, missing = [found], size - len(found)
+        first = self._read(size) if size else b""
+        if len(first) == size:
+            return first
+        parts, missing = [first], size - len(first)
         while missing and (more := self._read(missing)):
             parts.append(more)
             missing -= len(more)
         if missing:
-            raise InvalidInput("the archive ends too early")
+            raise InvalidInput("the archive is truncated")
         return b"".join(parts)
 
 
-def _described(header: bytes, records: dict[str, str]) -> Member:
-    """A member from its own block and the extensions before it, which win."""
+def _build_member(header: bytes, records: dict[str, str]) -> Member:
+    """Return a member from its own block and the extensions before it, which take precedence."""
     size = _checked_header(header)
     name, prefix = _text(header[:100]), _text(header[345:500])
     if prefix and header[257:263] == b"ustar\0":
@@ -141,7 +146,7 @@ def _described(header: bytes, records: dict[str, str]) -> Member:
     name = records.get("path", name)
     kind = _KINDS.get(header[156:157], "other")
     if kind == "file" and name.endswith("/") and header[156:157] == b"\0":
-        kind = "dir"  # as tar wrote directories before it had a type for them
+        kind = "dir"  # old tar programs had no type for directories
     return Member(
         name,
         "other" if any(key.startswith(_SPARSE) for key in records) else kind,
@@ -153,20 +158,20 @@ def _described(header: bytes, records: dict[str, str]) -> Member:
 
 
 def _checked_header(header: bytes) -> int:
-    """The size that a header block states, once its checksum is found right."""
+    """Check the checksum of a header block; return the size it states."""
     stated = _number(header[148:156], "checksum")
     unsigned = sum(header) - sum(header[148:156]) + 8 * ord(" ")
     high = sum(1 for byte in header[:148] + header[156:] if byte > 127)
-    if stated not in (unsigned, unsigned - 256 * high):  # some old programs add the bytes up as signed
+    if stated not in (unsigned, unsigned - 256 * high):  # some old programs add up signed bytes
         raise InvalidInput("this is not a tar archive, or it is damaged: the checksum of a header is wrong")
     size = _number(header[124:136], "size")
     if not 0 <= size <= MAX_SIZE:
-        raise InvalidInput(f"the archive has a member of {size:,} bytes, which no file has")
+        raise InvalidInput(f"the archive has a member of {size:,} bytes, which is not a possible file size")
     return size
 
 
 def _number(field: bytes, what: str) -> int:
-    """A number in a header: octal digits, or, as GNU tar writes large ones, binary."""
+    """Return a number from a header: octal digits or, as GNU tar writes large ones, binary."""
     if field[0] in (0x80, 0xFF):
         value = int.from_bytes(field[1:], "big")
         return value if field[0] == 0x80 else value - 256 ** (len(field) - 1)
@@ -182,7 +187,7 @@ def _header_time_ns(field: bytes) -> int:
 
 
 def _mtime_ns(value: str) -> int:
-    """Seconds in a pax record, as nanoseconds. A long number or exponent is refused before it is computed."""
+    """Convert seconds in a pax record to nanoseconds. A long number or exponent is refused before it is computed."""
     if len(value) > _NUMBER_CHARS or not _SECONDS.fullmatch(value):
         raise InvalidInput(f"the time of a member of the archive is {value[:60]!r}, which is not a number of seconds")
     return _in_range(int(Decimal(value).scaleb(9).to_integral_value()), value)
@@ -201,8 +206,8 @@ def _size(value: str) -> int:
 
 
 def _pax_records(body: bytes) -> dict[str, str]:
-    """The records of a pax extension that are used, each ``length keyword=value`` and a newline."""
-    found: dict[str, str] = {}
+    """Return the used records of a pax extension, each ``length keyword=value`` and a newline."""
+    records: dict[str, str] = {}
     at = 0
     while at < len(body) and body[at]:
         space = body.find(b" ", at, at + 8)
@@ -213,10 +218,10 @@ def _pax_records(body: bytes) -> dict[str, str]:
             raise InvalidInput("a pax record of the archive is damaged")
         keyword = body[space + 1 : equals].decode("ascii", "replace")
         if keyword in _KEPT or keyword.startswith(_SPARSE):
-            found[keyword[:100]] = shown(body[equals + 1 : end - 1])
+            records[keyword[:100]] = path_text(body[equals + 1 : end - 1])
         at = end
-    return found
+    return records
 
 
 def _text(field: bytes) -> str:
-    return shown(field.split(b"\0", 1)[0])
+    return path_text(field.split(b"\0", 1)[0])

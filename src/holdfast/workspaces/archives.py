@@ -1,4 +1,4 @@
-"""Snapshots as archives, out and in, and what is different between two of them."""
+"""Export and import of snapshots as archives, and differences between snapshots."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .readahead import drive
 from .restore import Advance, Restorer
 
 PART_BYTES, PART_CHANGES = 4 * MIB, 500
-"""Bytes of files, and changes, that a diff reads and shows at a time."""
+"""Bytes of files, and number of changes, that a diff reads and formats at a time."""
 
 
 class TreeChange(Struct, frozen=True):
-    """One thing that two snapshots do not have in common, and how that looks as a unified diff."""
+    """One difference between two snapshots, with its unified diff."""
 
     path: str
     kind: ChangeKind
     old_path: str | None
-    """Where a file was that was renamed."""
+    """The former path of a renamed file."""
     size_before: int | None
     size_after: int | None
     text: str | None
-    """Only where it was asked for."""
+    """The unified diff, if requested."""
 
 
 class Archiver:
@@ -49,63 +49,63 @@ class Archiver:
         self._restoring = Restorer(engine, scope)
 
     async def export(self, snapshot_id: str, path: str | os.PathLike[str], *, replace: bool, advance: Advance) -> int:
-        """Write a snapshot to a file, whole or not at all."""
-        from ..trees import archives  # few need them, and what reads tar takes its time to load
+        """Write a snapshot to a file, whole or not at all; return the number of entries."""
+        from ..trees import archives  # rarely needed, and slow to import
 
         tree = await self._snapshots.tree(snapshot_id)
-        new = await work(self._engine, lambda: NewFile(path, replace=replace))
+        target = await work(self._engine, lambda: NewFile(path, replace=replace))
         try:
-            steps = archives.write(new.file, tree.entries, advance=advance)
+            steps = archives.write(target.file, tree.entries, advance=advance)
             count = await drive(self._engine, steps, self._restoring.contents)
-            await work(self._engine, new.finish)
+            await work(self._engine, target.finish)
         finally:
-            await work(self._engine, new.discard)
+            await work(self._engine, target.discard)
         return count
 
-    async def take_in(
-        self, wanted: CaptureRequest, path: str | os.PathLike[str], *, outside_links: bool
+    async def import_archive(
+        self, request: CaptureRequest, path: str | os.PathLike[str], *, outside_links: bool
     ) -> CaptureResult:
-        """Record what is in an archive as a snapshot."""
+        """Record the content of an archive as a snapshot."""
         from ..trees.archives import ArchiveReader  # as above
 
-        file = await work(self._engine, lambda: _opened(path))
+        file = await work(self._engine, lambda: _open(path))
         try:
             unpacking = ArchiveReader(file, self._scope.limits, outside_links=outside_links)
-            return await Capturer(self._engine, self._scope).take_in(wanted, unpacking)
+            return await Capturer(self._engine, self._scope).import_archive(request, unpacking)
         finally:
             await work(self._engine, file.close)
 
     async def diff(self, before_id: str, after_id: str, *, text: bool) -> Sequence[TreeChange]:
-        """What is different, and how it looks."""
+        """Return the differences, with unified diffs if ``text`` is true."""
         before = (await self._snapshots.tree(before_id)).entries
         after = (await self._snapshots.tree(after_id)).entries
-        found = await work(self._engine, lambda: differences.changes(before, after))
+        changes = await work(self._engine, lambda: differences.changes(before, after))
         if not text:
-            return await work(self._engine, lambda: [_change(each, None) for each in found])
-        shown: list[TreeChange] = []
-        showing = _Showing(self._scope.limits)
-        for part in showing.parts(found):
-            entries = [entry for each in part for entry in showing.compared(each)]
+            return await work(self._engine, lambda: [_change(change, None) for change in changes])
+        formatted: list[TreeChange] = []
+        formatter = _Formatter(self._scope.limits)
+        for part in formatter.parts(changes):
+            entries = [entry for change in part for entry in formatter.compared_entries(change)]
             bodies = await self._restoring.contents(sorted(objects_of(entries)))
-            shown += await work(self._engine, lambda part=part, bodies=bodies: showing.shown(part, bodies))  # type: ignore[misc]
-        return shown
+            formatted += await work(self._engine, lambda part=part, bodies=bodies: formatter.format(part, bodies))  # type: ignore[misc]
+        return formatted
 
 
-class _Showing:
-    """Changes as text, within what one diff may take of bytes and of steps."""
+class _Formatter:
+    """Formats changes as text, within the limits of one diff on bytes and steps."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._steps = StepBudget(limits.diff_steps)
         self._left: set[str] = set()
-        """Files that are not compared because others took all that may be compared."""
+        """Paths of files that are not compared because earlier files used up the bytes allowed."""
 
-    def parts(self, found: Sequence[Change]) -> Iterator[list[Change]]:
-        """Changes that are read and shown together."""
+    def parts(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+        """Yield changes that are read and formatted together."""
         part: list[Change] = []
         size = total = 0
-        for change in found:
-            more = sum(entry.size for entry in self.compared(change))
+        for change in changes:
+            more = sum(entry.size for entry in self.compared_entries(change))
             total += more
             if total > self._limits.diff_total_bytes:
                 self._left.add(change.path)
@@ -117,32 +117,32 @@ class _Showing:
         if part:
             yield part
 
-    def compared(self, change: Change) -> list[TreeEntry]:
-        """What of a change is compared line by line."""
-        entries = [each for each in (change.before, change.after) if each is not None]
+    def compared_entries(self, change: Change) -> list[TreeEntry]:
+        """Return the entries of a change that are compared line by line."""
+        entries = [entry for entry in (change.before, change.after) if entry is not None]
         is_shown = change.kind not in ("mode", "renamed") and change.path not in self._left
         return entries if is_shown and max(entry.size for entry in entries) <= self._limits.diff_bytes else []
 
-    def shown(self, part: Sequence[Change], bodies: Mapping[bytes, bytes]) -> list[TreeChange]:
-        """Changes with their text."""
-        return [_change(each, self._text(each, bodies)) for each in part]
+    def format(self, part: Sequence[Change], bodies: Mapping[bytes, bytes]) -> list[TreeChange]:
+        """Return changes with their text."""
+        return [_change(change, self._text(change, bodies)) for change in part]
 
     def _text(self, change: Change, bodies: Mapping[bytes, bytes]) -> str:
         if change.path in self._left:
             return differences.not_compared(change, self._limits.diff_total_bytes)
         if change.kind in ("mode", "renamed"):
-            return differences.unified(change, b"", b"", self._steps)
-        if not self.compared(change):
+            return differences.unified_diff(change, b"", b"", self._steps)
+        if not self.compared_entries(change):
             return differences.too_large(change, self._limits.diff_bytes)
-        before, after = (_content(each, bodies) for each in (change.before, change.after))
-        return differences.unified(change, before, after, self._steps)
+        before, after = (_content(entry, bodies) for entry in (change.before, change.after))
+        return differences.unified_diff(change, before, after, self._steps)
 
 
-def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+def _open(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFound(f"there is no file {os.fspath(path)!r}") from error
+        raise NotFound(f"file {os.fspath(path)!r} does not exist", noun="file", key=str(os.fspath(path))) from error
     except OSError as error:
         raise InvalidInput(f"{os.fspath(path)!r} cannot be opened: {error.strerror or error}") from error
 

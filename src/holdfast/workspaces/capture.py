@@ -1,9 +1,9 @@
-"""Capturing a directory tree as a snapshot.
+"""Capturing a directory as a snapshot.
 
-What is in the tree is compared with a picture: what was captured there before, and what was known of its files. Only what is not
-as it was is read. New content is packed, and written to packs where packs are kept, while the tree is being walked. Then one
-transaction records the snapshot and everything it needs, so that it is whole or absent. Pictures are kept in memory, and what is
-known of files also beside the database; without them a capture reads everything, and stores no more for it.
+The directory is compared with a cached tree: its last capture, with the states of its files. Only changed files are
+read. New content is packed, and written to packs if packs are configured, during the walk. Then one transaction
+records the snapshot and everything it needs, so that it is whole or absent. Trees are cached in memory, and the file
+states also in files beside the database; without them a capture reads everything, and still stores only new content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import InvalidInput, NotFound, Stale
 from ..ids import parse as parse_id
 from ..offload import work
 from ..stores.execution.runs import states
-from ..stores.objects import freeing, packs
+from ..stores.objects import packs, removal
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace import retention_rules as rules
 from ..stores.workspace.layers import LayerPart, NewLayer
@@ -41,28 +41,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TRIES = 3
-"""How often a capture is tried when what it counts on was removed meanwhile."""
+"""How often a capture is tried when a snapshot it is based on was removed in the meantime."""
 MAX_HELD = 64 * 1024 * 1024
-"""Bytes that are held in memory although they are written to a pack."""
-MAX_PICTURES = 8
-"""Trees whose pictures are kept in memory."""
+"""Bytes kept in memory although they are written to a pack."""
+MAX_CACHED_TREES = 8
+"""Maximum number of trees cached in memory."""
 
 
 class CaptureResult(Struct, frozen=True):
-    """What one capture came to."""
+    """The result of one capture."""
 
     snapshot: Snapshot
     changed: int
-    """Entries that are new, or not as they were in the snapshot before."""
+    """Number of entries that are new, or differ from the previous snapshot."""
     removed: int
     skipped: Sequence[SkippedEntry] = ()
-    """What is not in the snapshot although nobody said so, and why: pipes, sockets, devices, and what must not be read."""
+    """Paths that are not in the snapshot although they are not ignored: pipes, sockets, devices, and unreadable
+    files."""
     unsettled: Sequence[str] = ()
-    """Files that changed each time they were read; they are in the snapshot as they were read last."""
+    """Files that changed each time they were read; the snapshot has the last content read."""
 
 
 class CaptureRequest(Struct, frozen=True):
-    """What is to be captured, and for whom."""
+    """The checked arguments of a capture."""
 
     run_id: str
     root: str
@@ -74,7 +75,7 @@ class CaptureRequest(Struct, frozen=True):
 
 
 class _Before(Struct, frozen=True):
-    """What is there already under the id of a capture, or the snapshot that it comes after."""
+    """The snapshot that has the id of a capture already, and the run's last snapshot."""
 
     done: Snapshot | None
     last: Snapshot | None
@@ -91,10 +92,10 @@ def capture_request(
     ignore_defaults: bool,
     id: str | None,
 ) -> CaptureRequest:
-    """What a caller asks for.
+    """Check the arguments of a capture.
 
     Raises:
-        InvalidInput: an argument is not what it should be.
+        InvalidInput: an argument is invalid.
     """
     return CaptureRequest(
         run_id=parse_id(run_id, "run id"),
@@ -108,153 +109,155 @@ def capture_request(
 
 
 def root_of(path: object) -> str:
-    """The directory that a path names, in one form.
+    """Return the absolute path of a directory without symbolic links.
 
     Raises:
-        InvalidInput: it is no path.
+        InvalidInput: it is not a path.
     """
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\0" in str(os.fspath(path)):
-        raise InvalidInput(f"the path of a workspace is a directory, not {str(path)[:80]!r}")
+        raise InvalidInput(f"the path of a workspace must be a directory, not {str(path)[:80]!r}", field="path")
     return os.path.realpath(os.fsdecode(path))
 
 
 class Capturer:
-    """Captures for one tenant. What takes files, and therefore time, goes through ``work``."""
+    """Captures for one tenant. File access, which takes time, goes through ``work``."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
 
-    async def capture(self, wanted: CaptureRequest) -> CaptureResult:
-        """Capture a tree; with a picture of it as long as that holds.
+    async def capture(self, request: CaptureRequest) -> CaptureResult:
+        """Capture a directory, based on its cached tree as long as that is valid.
 
         Raises:
-            NotFound: there is no such run in a live session, or no such directory.
+            NotFound: the run does not exist in a live session, or the directory does not exist.
             LimitExceeded: the tree is too large.
-            Stale: what it counts on was removed again and again meanwhile.
+            Stale: the snapshots it was based on were removed on every try.
         """
-        before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
+        before = await self._engine.read(lambda connection: _before(connection, self._scope, request))
         if before.done is not None:
             return CaptureResult(before.done, 0, 0)
         for turn in range(TRIES):
             try:
-                return await self._try(wanted, before, use_picture=turn == 0)
+                return await self._try(request, before, use_cache=turn == 0)
             except Stale as error:
                 stale = error
         raise stale
 
-    async def _try(self, wanted: CaptureRequest, before: _Before, *, use_picture: bool) -> CaptureResult:
-        picture = await self._picture(wanted, before.last, use_stats=use_picture)
-        ignores = await work(self._engine, lambda: _ignores(wanted))
-        scan = Scan(wanted.root, **self._scanning(picture, ignores, use_stats=True))
-        capture, scanned = await self._scanned(wanted, picture, scan)
-        await work(self._engine, lambda: self._remember(wanted.root, picture, capture.snapshot, scanned))
+    async def _try(self, request: CaptureRequest, before: _Before, *, use_cache: bool) -> CaptureResult:
+        cached_tree = await self._cached_tree(request, before.last, use_stats=use_cache)
+        ignores = await work(self._engine, lambda: _ignores(request))
+        scan = Scan(request.root, **self._scan_arguments(cached_tree, ignores, use_stats=True))
+        capture, scanned = await self._run_scan(request, cached_tree, scan)
+        await work(self._engine, lambda: self._remember(request.root, cached_tree, capture.snapshot, scanned))
         return capture
 
-    async def capture_upper(self, wanted: CaptureRequest, base: str) -> CaptureResult:
-        """Capture the upper directory of an overlay file system on a snapshot of what is below it.
+    async def capture_upper(self, request: CaptureRequest, base: str) -> CaptureResult:
+        """Capture the upper directory of an overlay file system, based on a snapshot of the lower one.
 
         Raises:
-            NotFound: there is no such run in a live session, no such snapshot, or no such directory.
-            InvalidInput: the directory refers to what is below it in a way that cannot be followed.
+            NotFound: the run does not exist in a live session, or the snapshot or directory does not exist.
+            InvalidInput: the directory refers to the lower one in a way that cannot be followed.
             LimitExceeded: the tree is too large.
-            Stale: the snapshot was removed meanwhile.
+            Stale: the snapshot was removed in the meantime.
         """
-        before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
+        before = await self._engine.read(lambda connection: _before(connection, self._scope, request))
         if before.done is not None:
             return CaptureResult(before.done, 0, 0)
         below = await self._snapshots.get(base)
-        picture = await self._drawn(below.id, below.layer_id)
-        if picture is None:
-            raise Stale(f"the snapshot {base} was removed meanwhile")
-        ignores = await work(self._engine, lambda: _ignores(wanted))
-        scan = UpperScan(wanted.root, **self._scanning(picture, ignores, use_stats=False))
-        return (await self._scanned(wanted, picture, scan))[0]
+        cached_tree = await self._layer_tree(below.id, below.layer_id)
+        if cached_tree is None:
+            raise Stale(f"snapshot {base} was removed in the meantime")
+        ignores = await work(self._engine, lambda: _ignores(request))
+        scan = UpperScan(request.root, **self._scan_arguments(cached_tree, ignores, use_stats=False))
+        return (await self._run_scan(request, cached_tree, scan))[0]
 
-    def _scanning(self, picture: CachedTree | None, ignores: IgnoreRules, *, use_stats: bool) -> dict[str, Any]:
-        """What a scan is told. What is known of files holds only while the same is ignored."""
-        is_known = use_stats and picture is not None and picture.ignore == ignores.patterns
+    def _scan_arguments(
+        self, cached_tree: CachedTree | None, ignores: IgnoreRules, *, use_stats: bool
+    ) -> dict[str, Any]:
+        """Return the arguments of a scan. Known file states are valid only with the same ignore patterns."""
+        is_known = use_stats and cached_tree is not None and cached_tree.ignore == ignores.patterns
         return {
-            "entries": picture.entries if picture is not None else {},
-            "stats": picture.stats if picture is not None and is_known else {},
+            "entries": cached_tree.entries if cached_tree is not None else {},
+            "stats": cached_tree.stats if cached_tree is not None and is_known else {},
             "ignores": ignores,
             "max_depth": self._scope.limits.tree_depth,
             "max_entries": self._scope.limits.tree_entries,
         }
 
-    async def _scanned(
-        self, wanted: CaptureRequest, picture: CachedTree | None, scan: Scan | ArchiveReader
+    async def _run_scan(
+        self, request: CaptureRequest, cached_tree: CachedTree | None, scan: Scan | ArchiveReader
     ) -> tuple[CaptureResult, ScanResult]:
         parts: list[LayerPart] = []
-        held = 0
-        async for packed in _each(self._engine, scan.parts()):
-            staged = await self._stage(packed, held=held)
-            held += sum(len(each.body) for part in staged for each in part.packed)
+        held_bytes = 0
+        async for packed in _iterate(self._engine, scan.parts()):
+            staged = await self._stage(packed, held_bytes=held_bytes)
+            held_bytes += sum(len(packed_object.body) for part in staged for packed_object in part.packed)
             parts += staged
         scanned = await work(self._engine, scan.result)
-        return await self.record(wanted, picture, scanned, parts), scanned
+        return await self.record(request, cached_tree, scanned, parts), scanned
 
     async def record(
-        self, wanted: CaptureRequest, picture: CachedTree | None, scanned: ScanResult, parts: Sequence[LayerPart]
+        self, request: CaptureRequest, cached_tree: CachedTree | None, scanned: ScanResult, parts: Sequence[LayerPart]
     ) -> CaptureResult:
-        """Record a snapshot of what was found, as a difference to a picture, and remember it."""
+        """Record a snapshot of a scan, as a difference to a cached tree."""
         limits = self._scope.limits
         limits.check("tree_entries", len(scanned.entries), "the entries of this tree")
         new = NewSnapshot(
-            run_id=wanted.run_id,
-            step=wanted.step,
-            kind=wanted.kind,
-            parent_id=picture.snapshot_id if picture else None,
-            layer=await work(self._engine, lambda: _layer(picture, scanned, parts, limits.snapshot_depth)),
+            run_id=request.run_id,
+            step=request.step,
+            kind=request.kind,
+            parent_id=cached_tree.snapshot_id if cached_tree else None,
+            layer=await work(self._engine, lambda: _layer(cached_tree, scanned, parts, limits.snapshot_depth)),
             entry_count=len(scanned.entries),
-            tree_bytes=await work(self._engine, lambda: _bytes(picture, scanned)),
-            id=wanted.id,
+            tree_bytes=await work(self._engine, lambda: _tree_bytes(cached_tree, scanned)),
+            id=request.id,
         )
         released: set[bytes] = set()
-        snapshot, gone = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
-        if gone:
-            rules.log_removals(self._scope, gone, "per_run_cap")
-            await freeing.free(self._engine, self._scope, released)
+        snapshot, removed = await self._engine.write(lambda connection: _record(connection, self._scope, new, released))
+        if removed:
+            rules.log_removals(self._scope, removed, "per_run_cap")
+            await removal.remove_unheld(self._engine, self._scope, released)
             await Squasher(self._engine, self._scope).below(snapshot.layer_id, snapshot.tree_bytes)
         difference = scanned.difference
         return CaptureResult(
             snapshot, len(difference.entries), len(difference.removed), scanned.skipped, scanned.unsettled
         )
 
-    async def take_in(self, wanted: CaptureRequest, unpacking: ArchiveReader) -> CaptureResult:
-        """Record what is in an archive.
+    async def import_archive(self, request: CaptureRequest, unpacking: ArchiveReader) -> CaptureResult:
+        """Record the content of an archive.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            InvalidInput: the archive is none, or has something in it that must not be restored.
-            LimitExceeded: it comes to too much.
+            NotFound: the run does not exist in a live session.
+            InvalidInput: it is not an archive, or contains entries that must not be restored.
+            LimitExceeded: its content exceeds a limit.
         """
-        before = await self._engine.read(lambda connection: _before(connection, self._scope, wanted))
+        before = await self._engine.read(lambda connection: _before(connection, self._scope, request))
         if before.done is not None:
             return CaptureResult(before.done, 0, 0)
-        return (await self._scanned(wanted, None, unpacking))[0]
+        return (await self._run_scan(request, None, unpacking))[0]
 
-    def remembered(self, root: str) -> CachedTree | None:
-        """The last picture of a directory that this process has."""
-        return self._pictures.get(self._key(root))
+    def cached_in_memory(self, root: str) -> CachedTree | None:
+        """Return the last tree of a directory that this process has cached."""
+        return self._cached_trees.get(self._key(root))
 
-    async def known(self, root: str) -> CachedTree | None:
-        """The last picture of a directory that is known, here or beside the database."""
-        return self.remembered(root) or await self._kept(root)
+    async def find_cached(self, root: str) -> CachedTree | None:
+        """Return the last cached tree of a directory, from memory or from the file beside the database."""
+        return self.cached_in_memory(root) or await self._saved_tree(root)
 
-    def remember(self, root: str, picture: CachedTree) -> None:
-        """Keep a picture in the place of the last, in this process."""
-        key, pictures = self._key(root), self._pictures
-        pictures.pop(key, None)
-        pictures[key] = picture
-        while len(pictures) > MAX_PICTURES:
-            pictures.pop(next(iter(pictures)), None)
+    def remember(self, root: str, cached_tree: CachedTree) -> None:
+        """Cache a tree in this process, replacing the last one of its directory."""
+        key, cached_trees = self._key(root), self._cached_trees
+        cached_trees.pop(key, None)
+        cached_trees[key] = cached_tree
+        while len(cached_trees) > MAX_CACHED_TREES:
+            cached_trees.pop(next(iter(cached_trees)), None)
 
-    async def _stage(self, packed: Sequence[Packed], *, held: int) -> list[LayerPart]:
-        """Write large objects to a pack, where packs are kept.
+    async def _stage(self, packed: Sequence[Packed], *, held_bytes: int) -> list[LayerPart]:
+        """Write large objects to a pack, if packs are configured.
 
-        Their bodies are held as well, as long as those are not too many: then they can be stored in the database, should
-        somebody remove the pack before it is sealed, and need not be read again.
+        Their bodies are kept in memory as well, up to ``MAX_HELD``: then they can be stored in the database without
+        reading the files again, in case another process removes the pack before it is sealed.
         """
         if not packed:
             return []
@@ -262,33 +265,37 @@ class Capturer:
             return [LayerPart(packed)]
         staged = await packs.stage(self._engine, self._scope, packed)
         least = self._scope.limits.pack_from_bytes
-        large = [each for each in packed if each.length >= least]
-        if held + sum(each.length for each in large) > MAX_HELD:
-            large = [each.without_body() for each in large]
-        small = [each for each in packed if each.length < least]
+        large = [packed_object for packed_object in packed if packed_object.length >= least]
+        if held_bytes + sum(packed_object.length for packed_object in large) > MAX_HELD:
+            large = [packed_object.without_body() for packed_object in large]
+        small = [packed_object for packed_object in packed if packed_object.length < least]
         return [part for part in (LayerPart(large, staged), LayerPart(small)) if part.packed]
 
-    async def _picture(self, wanted: CaptureRequest, last: Snapshot | None, *, use_stats: bool) -> CachedTree | None:
-        """What is known of a tree: all, or at least what the run's last snapshot of it consists of."""
+    async def _cached_tree(
+        self, request: CaptureRequest, last: Snapshot | None, *, use_stats: bool
+    ) -> CachedTree | None:
+        """Return the cached tree of a directory, or at least the tree of the run's last snapshot, without file
+        states.
+        """
         if use_stats:
-            found = await self.known(wanted.root)
-            if found is not None:
-                return found
-        return None if last is None else await self._drawn(last.id, last.layer_id)
+            cached_tree = await self.find_cached(request.root)
+            if cached_tree is not None:
+                return cached_tree
+        return None if last is None else await self._layer_tree(last.id, last.layer_id)
 
-    async def _kept(self, root: str) -> CachedTree | None:
-        """A picture of which a file beside the database knows."""
+    async def _saved_tree(self, root: str) -> CachedTree | None:
+        """Return the cached tree of which a file beside the database has the states."""
         place = self._place(root)
         cached = await work(self._engine, lambda: stat_cache.load(place)) if place is not None else None
         if cached is None:
             return None
-        picture = await self._drawn(cached.snapshot_id, cached.layer_id)
-        if picture is None:
+        cached_tree = await self._layer_tree(cached.snapshot_id, cached.layer_id)
+        if cached_tree is None:
             return None
-        return structs.replace(picture, stats=stat_cache.matching_stats(cached.stats, picture.entries))
+        return structs.replace(cached_tree, stats=stat_cache.matching_stats(cached.stats, cached_tree.entries))
 
-    async def _drawn(self, snapshot_id: str, layer_id: str) -> CachedTree | None:
-        """A picture of what a layer comes to, without knowing anything of files; ``None`` if it is there no longer."""
+    async def _layer_tree(self, snapshot_id: str, layer_id: str) -> CachedTree | None:
+        """Return a layer's tree without file states; ``None`` if the layer was removed."""
         try:
             tree, depth = await self._snapshots._layer_tree(layer_id)
         except NotFound:
@@ -297,7 +304,7 @@ class Capturer:
         return CachedTree(snapshot_id, layer_id, depth, tuple(tree.ignore), tree.entries, {}, size)
 
     def _remember(self, root: str, before: CachedTree | None, snapshot: Snapshot, scanned: ScanResult) -> None:
-        picture = CachedTree(
+        cached_tree = CachedTree(
             snapshot.id,
             snapshot.layer_id,
             snapshot.depth,
@@ -306,35 +313,35 @@ class Capturer:
             scanned.stats,
             snapshot.tree_bytes,
         )
-        self.remember(root, picture)
+        self.remember(root, cached_tree)
         place = self._place(root)
         is_kept = before is not None and before.stats is scanned.stats and before.layer_id == snapshot.layer_id
-        # What is captured before a rewind is about to be otherwise, and what is known by then is what was known before.
+        # A capture before a rewind is about to change, so its states are not worth writing.
         if place is not None and not is_kept and snapshot.kind != "dirty":
-            stat_cache.save(place, picture)
+            stat_cache.save(place, cached_tree)
 
     @property
-    def _pictures(self) -> dict[tuple[str, str], CachedTree]:
-        found: dict[tuple[str, str], CachedTree] = self._scope.shared.setdefault("workspaces", {})
-        return found
+    def _cached_trees(self) -> dict[tuple[str, str], CachedTree]:
+        cached_trees: dict[tuple[str, str], CachedTree] = self._scope.shared.setdefault("workspaces", {})
+        return cached_trees
 
     def _key(self, root: str) -> tuple[str, str]:
         return self._scope.stored_tenant, root
 
     def _place(self, root: str) -> Path | None:
         folder = self._scope.caches
-        return None if folder is None else stat_cache.place_of(folder, self._scope.tenant, root)
+        return None if folder is None else stat_cache.path_of(folder, self._scope.tenant, root)
 
 
 async def _record(
     connection: Connection, scope: Scope, new: NewSnapshot, released: set[bytes] | None = None
 ) -> tuple[Snapshot, list[Snapshot]]:
-    """Record a snapshot, and remove those that its run then has too many of.
+    """Record a snapshot, and remove those by which its run then exceeds its number.
 
-    What is captured before a rewind removes none: it might be the one to go back to.
+    A capture before a rewind removes none: the rewind may need it.
     """
     if released is not None:
-        released.clear()  # the transaction may be run again
+        released.clear()  # the transaction may run again
     snapshot = await snapshots.record(connection, scope, new)
     over = await rules.over_cap(connection, scope, snapshot.run_id) if new.kind != "dirty" else []
     if not over:
@@ -342,56 +349,56 @@ async def _record(
     return snapshot, await snapshots.delete(connection, scope, over, reason="per_run_cap", released=released)
 
 
-async def _each(engine: Engine, found: Iterator[T]) -> AsyncIterator[T]:
-    """Whatever an iterator gives, which takes files."""
+async def _iterate(engine: Engine, iterator: Iterator[T]) -> AsyncIterator[T]:
+    """Yield the items of an iterator that accesses files."""
     try:
-        while (each := await work(engine, lambda: next(found, None))) is not None:
-            yield each
+        while (item := await work(engine, lambda: next(iterator, None))) is not None:
+            yield item
     finally:
-        await work(engine, cast("Generator[T]", found).close)
+        await work(engine, cast("Generator[T]", iterator).close)
 
 
-async def _before(connection: Connection, scope: Scope, wanted: CaptureRequest) -> _Before:
-    params = scope.params(run_id=wanted.run_id, id=wanted.id)
+async def _before(connection: Connection, scope: Scope, request: CaptureRequest) -> _Before:
+    params = scope.params(run_id=request.run_id, id=request.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(wanted.run_id)
+        raise states.run_not_found(request.run_id)
     return _Before(
-        await snapshots.find(connection, scope, wanted.id), await snapshots.latest(connection, scope, wanted.run_id)
+        await snapshots.find(connection, scope, request.id), await snapshots.latest(connection, scope, request.run_id)
     )
 
 
-def _ignores(wanted: CaptureRequest) -> IgnoreRules:
-    defaults = DEFAULT_IGNORE if wanted.ignore_defaults else ()
-    return IgnoreRules([*defaults, *ignore_rules.in_root(wanted.root), *wanted.ignore])
+def _ignores(request: CaptureRequest) -> IgnoreRules:
+    defaults = DEFAULT_IGNORE if request.ignore_defaults else ()
+    return IgnoreRules([*defaults, *ignore_rules.in_root(request.root), *request.ignore])
 
 
-def _bytes(picture: CachedTree | None, scanned: ScanResult) -> int:
-    """Of all files, without looking at those that are as they were."""
-    if picture is None:
+def _tree_bytes(cached_tree: CachedTree | None, scanned: ScanResult) -> int:
+    """Return the size of all files, without adding up unchanged ones."""
+    if cached_tree is None:
         return sum(entry.size for entry in scanned.entries.values())
     difference = scanned.difference
     new = sum(entry.size for entry in difference.entries)
-    return picture.tree_bytes - _replaced(picture, difference) + new
+    return cached_tree.tree_bytes - _replaced_bytes(cached_tree, difference) + new
 
 
-def _replaced(picture: CachedTree, difference: Difference) -> int:
-    """Bytes of the files that a difference replaces or removes."""
-    was = picture.entries
-    gone = sum(was[path].size for path in difference.removed)
-    return gone + sum(was[entry.path].size for entry in difference.entries if entry.path in was)
+def _replaced_bytes(cached_tree: CachedTree, difference: Difference) -> int:
+    """Return the size of the files that a difference replaces or removes."""
+    entries = cached_tree.entries
+    removed = sum(entries[path].size for path in difference.removed)
+    return removed + sum(entries[entry.path].size for entry in difference.entries if entry.path in entries)
 
 
 def _layer(
-    picture: CachedTree | None, scanned: ScanResult, parts: Sequence[LayerPart], max_depth: int
+    cached_tree: CachedTree | None, scanned: ScanResult, parts: Sequence[LayerPart], max_depth: int
 ) -> NewLayer | str:
-    """The layer of a tree: the one it had, if nothing changed, a difference to that, or a whole one."""
+    """Return the layer of a tree: the existing one if nothing changed, a difference to it, or a whole one."""
     difference = scanned.difference
     count = len(difference.entries) + len(difference.removed)
-    if picture is not None and count == 0 and tuple(difference.ignore) == picture.ignore:
-        return picture.layer_id
-    if picture is not None and picture.depth < max_depth and count <= len(scanned.entries):
-        replaced = _replaced(picture, difference)
-        return NewLayer(layers.manifest_of(difference), picture.layer_id, parts, replaced_bytes=replaced)
+    if cached_tree is not None and count == 0 and tuple(difference.ignore) == cached_tree.ignore:
+        return cached_tree.layer_id
+    if cached_tree is not None and cached_tree.depth < max_depth and count <= len(scanned.entries):
+        replaced = _replaced_bytes(cached_tree, difference)
+        return NewLayer(layers.manifest_of(difference), cached_tree.layer_id, parts, replaced_bytes=replaced)
     whole = Difference(list(scanned.entries.values()), [], difference.ignore)
     new = {packed.digest for part in parts for packed in part.packed}
     return NewLayer(layers.manifest_of(whole), None, parts, sorted(objects_of(whole.entries) - new))

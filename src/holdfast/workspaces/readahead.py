@@ -1,4 +1,4 @@
-"""Reading what will be asked for next while what was asked for is being written: unpacking takes as long as writing does."""
+"""Reading the next objects while the current ones are being written: decompressing takes as long as writing does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[[Sequence[bytes]], Coroutine[Any, Any, ObjectBodies]]
 
 
 class ReadAhead:
-    """Objects, the next ones while somebody is busy with the last. In a caller's own transaction nothing is read ahead."""
+    """Fetches objects, and the next ones in the background. In a caller's own transaction nothing is read ahead."""
 
     def __init__(self, engine: Engine, read: Read) -> None:
         self._engine, self._read = engine, read
@@ -30,27 +30,27 @@ class ReadAhead:
         self._next: tuple[Sequence[bytes], Callable[[], Awaitable[ObjectBodies]]] | None = None
 
     async def get(self, wanted: ObjectRequest) -> ObjectBodies:
-        """What is needed now."""
-        ready = self._next
-        if ready is None or ready[0] != wanted.now:
-            found = await self._read(wanted.now)
+        """Return the objects needed now."""
+        prefetched = self._next
+        if prefetched is None or prefetched[0] != wanted.now:
+            fetched = await self._read(wanted.now)
         else:
-            self._next, found = None, await ready[1]()
+            self._next, fetched = None, await prefetched[1]()
         if self._next is None and wanted.next and not self._engine.joined:
-            self._next = (wanted.next, self._begun(wanted.next))
-        return found
+            self._next = (wanted.next, self._start(wanted.next))
+        return fetched
 
     async def close(self) -> None:
-        """Nothing more is needed."""
+        """Stop reading ahead."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         elif self._next is not None:
             try:
                 await self._next[1]()
-            except Exception:  # noqa: S110  # nobody asked for it
+            except Exception:  # noqa: S110  # its result is not needed
                 pass
 
-    def _begun(self, digests: Sequence[bytes]) -> Callable[[], Awaitable[ObjectBodies]]:
+    def _start(self, digests: Sequence[bytes]) -> Callable[[], Awaitable[ObjectBodies]]:
         if not self._engine.blocking:
             import asyncio
 
@@ -73,16 +73,16 @@ class ReadAhead:
 
 
 async def drive(engine: Engine, steps: Generator[ObjectRequest, ObjectBodies, T], read: Read) -> T:
-    """What a generator comes to that takes files and asks for objects."""
-    ahead = ReadAhead(engine, read)
+    """Run a generator that requests objects, in threads where needed, and return its result."""
+    read_ahead = ReadAhead(engine, read)
     try:
-        said = await work(engine, partial(_step, steps, None))
-        while not isinstance(said, _Done):
-            said = await work(engine, partial(_step, steps, await ahead.get(said)))
-        return said.value
+        reply = await work(engine, partial(_step, steps, None))
+        while not isinstance(reply, _Done):
+            reply = await work(engine, partial(_step, steps, await read_ahead.get(reply)))
+        return reply.value
     finally:
         await work(engine, steps.close)
-        await ahead.close()
+        await read_ahead.close()
 
 
 class _Done(Struct, Generic[T], frozen=True):
@@ -92,5 +92,5 @@ class _Done(Struct, Generic[T], frozen=True):
 def _step(steps: Generator[ObjectRequest, ObjectBodies, T], sent: ObjectBodies | None) -> ObjectRequest | _Done[T]:
     try:
         return next(steps) if sent is None else steps.send(sent)
-    except StopIteration as done:
-        return _Done(done.value)
+    except StopIteration as stop:
+        return _Done(stop.value)

@@ -1,4 +1,6 @@
-"""Bringing a directory to a snapshot: what is wanted is compared with what is there, and only the difference is written."""
+"""Restoring a directory to a snapshot: the wanted tree is compared with the current one, and only differences are
+written.
+"""
 
 from __future__ import annotations
 
@@ -26,153 +28,159 @@ from .readahead import drive
 from .snapshot_tree import SnapshotTree, SnapshotTrees
 
 TRIES = 3
-"""How often a directory is looked at again because it changed while it was restored."""
+"""How often a directory is examined again because it changed while it was being restored."""
 Advance = Callable[[int], None]
 THREADS_FROM, MAX_THREADS = 4, 4
-"""Objects from which on threads are worth starting, and how many are."""
+"""Objects from which threads are started, and the maximum number of threads."""
 
 
 class Restorer:
-    """Restores for one tenant. What takes files, and therefore time, goes through ``work``."""
+    """Restores for one tenant. File access, which takes time, goes through ``work``."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
-        self._targets = SnapshotTrees(engine, self._snapshots)
-        self._capturing = Capturer(engine, scope)
+        self._trees = SnapshotTrees(engine, self._snapshots)
+        self._capturer = Capturer(engine, scope)
 
     async def into(self, snapshot_id: str, root: str, *, replace: bool, advance: Advance) -> RestoreResult:
-        """Bring a directory, which is made if it is not there, to a snapshot.
+        """Restore a directory, which is created if it does not exist, to a snapshot.
 
         Raises:
-            NotFound: there is no such snapshot.
-            Conflict: there is something in the directory, and it is not to be replaced.
-            InvalidInput: the snapshot has something in it that must not be written.
-            Stale: somebody goes on changing the directory.
+            NotFound: the snapshot does not exist.
+            Conflict: the directory is not empty, and ``replace`` is false.
+            InvalidInput: the snapshot contains entries that must not be written.
+            Stale: another process keeps changing the directory.
         """
-        target = await self._targets.of(snapshot_id)
-        await work(self._engine, lambda: _made(root, replace))
-        return await self.bring(root, target, advance=advance)
+        target = await self._trees.of(snapshot_id)
+        await work(self._engine, lambda: _prepare(root, replace))
+        return await self.restore_to(root, target, advance=advance)
 
-    async def bring(self, root: str, target: SnapshotTree, *, advance: Advance) -> RestoreResult:
-        """Bring a directory to a tree, whatever is in it.
+    async def restore_to(self, root: str, target: SnapshotTree, *, advance: Advance) -> RestoreResult:
+        """Restore a directory to a tree, whatever it contains.
 
         Raises:
-            InvalidInput: the tree has something in it that must not be written.
-            Stale: somebody goes on changing the directory.
+            InvalidInput: the tree contains entries that must not be written.
+            Stale: another process keeps changing the directory.
         """
-        picture = await self._capturing.known(root)
-        apart = None if picture is None else await self._apart(target, picture)
+        cached_tree = await self._capturer.find_cached(root)
+        apart = None if cached_tree is None else await self._apart(target, cached_tree)
         for _ in range(TRIES):
-            there = await work(self._engine, lambda: self._look(root, target.tree, picture))
-            among = None if apart is None or there.apart is None else apart | there.apart
+            current = await work(self._engine, lambda: self._read_directory(root, target.tree, cached_tree))
+            among = None if apart is None or current.apart is None else apart | current.apart
             try:
-                done = await self._apply(root, target, there.entries, among=among, advance=advance)
+                result = await self._apply(root, target, current.entries, among=among, advance=advance)
             except Stale as error:
                 stale = error
                 continue
-            self._remember(root, target, picture, among)
-            return done
+            self._remember(root, target, cached_tree, among)
+            return result
         raise stale
 
-    async def _apart(self, target: SnapshotTree, picture: CachedTree) -> Set[str] | None:
-        """The only paths in which a tree differs from its picture, if that is known."""
+    async def _apart(self, target: SnapshotTree, cached_tree: CachedTree) -> Set[str] | None:
+        """Return the only paths in which a tree differs from the cached tree, or ``None`` if that is unknown."""
         try:
-            return target.paths_apart(await self._targets.manifests(picture.snapshot_id))
+            return target.paths_apart(await self._trees.manifests(cached_tree.snapshot_id))
         except NotFound:
-            return None  # the snapshot that the picture shows was removed since
+            return None  # the snapshot of the cached tree was removed since
 
-    async def bring_from(
-        self, root: str, target: SnapshotTree, picture: CachedTree, *, advance: Advance
+    async def restore_from(
+        self, root: str, target: SnapshotTree, cached_tree: CachedTree, *, advance: Advance
     ) -> RestoreResult:
-        """Bring a directory to a tree that is just as in a picture: what is not is not touched.
+        """Restore a directory that matches a cached tree; paths that no longer match it are not touched.
 
         Raises:
-            InvalidInput: the tree has something in it that must not be written.
-            Stale: something has changed since the picture was made.
+            InvalidInput: the tree contains entries that must not be written.
+            Stale: something has changed since the tree was cached.
         """
-        among = await self._apart(target, picture)
-        done = await self._apply(root, target, picture.entries, among=among, advance=advance, expected=picture.stats)
-        self._remember(root, target, picture, among)
-        return done
+        among = await self._apart(target, cached_tree)
+        result = await self._apply(
+            root, target, cached_tree.entries, among=among, advance=advance, expected=cached_tree.stats
+        )
+        self._remember(root, target, cached_tree, among)
+        return result
 
-    def _remember(self, root: str, target: SnapshotTree, picture: CachedTree | None, among: Set[str] | None) -> None:
-        """The directory is as the target now. Of what differed, and of where that lies, nothing is known any longer."""
-        if picture is None or among is None or picture.ignore != tuple(target.tree.ignore):
+    def _remember(
+        self, root: str, target: SnapshotTree, cached_tree: CachedTree | None, among: Set[str] | None
+    ) -> None:
+        """Cache the restored directory, without the states of the paths that differed and of their directories."""
+        if cached_tree is None or among is None or cached_tree.ignore != tuple(target.tree.ignore):
             return
-        stats = dict(picture.stats)
+        stats = dict(cached_tree.stats)
         for path in among:
             stats.pop(path, None)
             stats.pop(path.rpartition("/")[0], None)
-        self._capturing.remember(root, target.picture(stats))
+        self._capturer.remember(root, target.cached_tree(stats))
 
     async def _apply(
         self,
         root: str,
         target: SnapshotTree,
-        there: Mapping[str, TreeEntry],
+        existing: Mapping[str, TreeEntry],
         *,
         among: Set[str] | None,
         advance: Advance,
         expected: Mapping[str, Stat] | None = None,
     ) -> RestoreResult:
-        """Make what is wanted of what is there. Where it is known that only these paths differ: ``among``."""
+        """Write the wanted tree. If only certain paths can differ, no others are compared: ``among``."""
         wanted = target.tree.entries
-        plan = await work(self._engine, lambda: self._plan(wanted, there, among))
+        plan = await work(self._engine, lambda: self._plan(wanted, existing, among))
         if not plan.count:
             return RestoreResult()
         steps = restore.restore(root, plan, wanted, expected=expected, advance=advance)
         return await drive(self._engine, steps, self.contents)
 
     async def contents(self, digests: Sequence[bytes]) -> ObjectBodies:
-        """Objects by their digests.
+        """Return objects by their digests.
 
         Raises:
-            NotFound: one is not here.
-            Corrupt: one is not what it was.
+            NotFound: one does not exist.
+            Corrupt: one is damaged.
         """
 
         async def read() -> ObjectBodies:
-            found = await self._snapshots._fetch(digests)
-            out = [each for each in found if isinstance(each, InPack)]
-            stored = await packs.raw(self._engine, self._scope, out) if out else {}
-            there = {digest: each for digest, each in zip(digests, found, strict=True) if isinstance(each, bytes)}
-            return there | await work(self._engine, lambda: _unpacked(out, stored))
+            items = await self._snapshots._fetch(digests)
+            in_packs = [item for item in items if isinstance(item, InPack)]
+            packed_bodies = await packs.read_stored(self._engine, self._scope, in_packs) if in_packs else {}
+            bodies_by_digest = {
+                digest: item for digest, item in zip(digests, items, strict=True) if isinstance(item, bytes)
+            }
+            return bodies_by_digest | await work(self._engine, lambda: _unpack_all(in_packs, packed_bodies))
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     def _plan(
-        self, wanted: Mapping[str, TreeEntry], there: Mapping[str, TreeEntry], among: Set[str] | None
+        self, wanted: Mapping[str, TreeEntry], existing: Mapping[str, TreeEntry], among: Set[str] | None
     ) -> RestorePlan:
-        changed = validation.check(wanted, self._scope.limits, known=there, among=among)
-        return restore.plan(wanted, there, changed, among=among)
+        changed = validation.check(wanted, self._scope.limits, known=existing, among=among)
+        return restore.plan(wanted, existing, changed, among=among)
 
-    def _look(self, root: str, tree: Tree, picture: CachedTree | None) -> CurrentState:
+    def _read_directory(self, root: str, tree: Tree, cached_tree: CachedTree | None) -> CurrentState:
         return current_state.read_directory(
-            root, tree, now=IgnoreRules(in_root(root)), limits=self._scope.limits, picture=picture
+            root, tree, now=IgnoreRules(in_root(root)), limits=self._scope.limits, cached_tree=cached_tree
         )
 
 
-def _unpacked(wanted: Sequence[InPack], stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Objects as they were, several at once: unpacking is what takes time, and needs no interpreter."""
+def _unpack_all(items: Sequence[InPack], packed_bodies: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Decompress objects, in parallel: decompression takes the time, and releases the interpreter lock."""
 
-    def unpack(each: InPack) -> bytes:
-        return bodies.unpack(each.digest, each.codec, stored[each.digest])
+    def unpack(item: InPack) -> bytes:
+        return bodies.unpack(item.digest, item.codec, packed_bodies[item.digest])
 
-    if len(wanted) < THREADS_FROM:
-        return {each.digest: unpack(each) for each in wanted}
-    from concurrent.futures import ThreadPoolExecutor  # not before it is needed: it takes its time to load
+    if len(items) < THREADS_FROM:
+        return {item.digest: unpack(item) for item in items}
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
 
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="holdfast-unpack") as pool:
-        return dict(zip((each.digest for each in wanted), pool.map(unpack, wanted), strict=True))
+        return dict(zip((item.digest for item in items), pool.map(unpack, items), strict=True))
 
 
-def _made(root: str, replace: bool) -> None:
+def _prepare(root: str, replace: bool) -> None:
     try:
         os.makedirs(root, exist_ok=True)
-        with os.scandir(root) as there:
-            is_empty = next(there, None) is None
+        with os.scandir(root) as listing:
+            is_empty = next(listing, None) is None
     except OSError as error:
-        raise InvalidInput(f"{root!r} cannot be restored to: {error.strerror or error}") from error
+        raise InvalidInput(f"cannot restore to {root!r}: {error.strerror or error}", field="path") from error
     if not is_empty and not replace:
-        raise Conflict(f"there is something in {root!r}: restore into an empty directory, or say replace")
+        raise Conflict(f"directory {root!r} is not empty: restore into an empty directory, or pass replace=True")

@@ -1,4 +1,4 @@
-"""What a directory is to be brought to: the tree of a snapshot, and the differences it consists of, by which two are compared."""
+"""The tree of a snapshot, with the differences it consists of, by which two trees are compared."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ..trees.walk import Stat
 
 
 class SnapshotTree(Struct, frozen=True):
-    """A tree, and the differences that it consists of."""
+    """A snapshot's tree, and its manifests."""
 
     snapshot: Snapshot
     tree: Tree
     manifests: Sequence[bytes]
 
     def paths_apart(self, other: Sequence[bytes]) -> set[str]:
-        """The paths in which another tree can differ: those of the differences that they do not have in common."""
+        """Return the paths in which another tree may differ: those in the manifests that the two do not share."""
         common = 0
         while common < min(len(self.manifests), len(other)) and self.manifests[common] == other[common]:
             common += 1
-        found: set[str] = set()
+        paths: set[str] = set()
         for body in (*self.manifests[common:], *other[common:]):
             difference = manifests.read(body)
-            found.update(difference.removed)
-            found.update(entry.path for entry in difference.entries)
-        return found
+            paths.update(difference.removed)
+            paths.update(entry.path for entry in difference.entries)
+        return paths
 
-    def picture(self, stats: Mapping[str, Stat]) -> CachedTree:
-        """A directory that was brought here, of which so much is known."""
+    def cached_tree(self, stats: Mapping[str, Stat]) -> CachedTree:
+        """Return a cached tree for a directory restored to this snapshot, with the known file states."""
         ignore, snapshot = tuple(self.tree.ignore), self.snapshot
         depth = len(self.manifests) - 1
         return CachedTree(snapshot.id, snapshot.layer_id, depth, ignore, self.tree.entries, stats, snapshot.tree_bytes)
@@ -50,25 +50,27 @@ class SnapshotTrees:
         self._engine, self._snapshots = engine, snapshots
 
     async def of(self, snapshot_id: str) -> SnapshotTree:
-        """What a snapshot is.
+        """Return the tree of a snapshot.
 
         Raises:
-            NotFound: there is no such snapshot.
+            NotFound: the snapshot does not exist.
         """
-        snapshot, found = await self._read(snapshot_id)
-        return SnapshotTree(snapshot, await work(self._engine, lambda: layers.tree_of(found)), found)
+        snapshot, manifest_bodies = await self._read(snapshot_id)
+        return SnapshotTree(
+            snapshot, await work(self._engine, lambda: layers.tree_of(manifest_bodies)), manifest_bodies
+        )
 
     async def manifests(self, snapshot_id: str) -> Sequence[bytes]:
-        """What a snapshot consists of, one difference on the other.
+        """Return the manifests of a snapshot, the lowest first.
 
         Raises:
-            NotFound: there is no such snapshot.
+            NotFound: the snapshot does not exist.
         """
         return (await self._read(snapshot_id))[1]
 
     async def _read(self, snapshot_id: str) -> tuple[Snapshot, Sequence[bytes]]:
         async def read() -> tuple[Snapshot, Sequence[bytes]]:
-            snapshot, found = await self._snapshots._manifests(snapshot_id)
-            return snapshot, await self._snapshots._out_of_packs(found)
+            snapshot, stored_manifests = await self._snapshots._manifests(snapshot_id)
+            return snapshot, await self._snapshots._out_of_packs(stored_manifests)
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)

@@ -1,4 +1,4 @@
-"""Workspaces: the directory trees that agents work in, captured as snapshots."""
+"""Workspaces: the directories that agents work in, captured as snapshots."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ class AsyncWorkspaces(TenantStore):
         ignore_defaults: bool = True,
         id: str | None = None,
     ) -> CaptureResult:
-        """Take a snapshot of a directory tree: files, directories and links, their modes and times.
+        """Capture a directory as a snapshot: files, directories and links, with modes and times.
 
-        It is whole or absent. Only what changed since the last capture of this directory is read and stored. ``ignore`` are
-        patterns in the syntax of gitignore, after those of ``DEFAULT_IGNORE`` and of a file ``.holdfastignore`` in the root.
-        With an ``id`` of the caller's the call can be repeated: what is there under it is returned.
+        The snapshot is whole or absent. Only changes since the last capture of this directory are read and stored.
+        ``ignore`` are patterns in gitignore syntax, added to ``DEFAULT_IGNORE`` and to those of a file
+        ``.holdfastignore`` in the root. With a caller-supplied ``id`` the call can be repeated: it returns the
+        existing snapshot.
 
         Raises:
-            NotFound: there is no such run in a live session, or no such directory.
-            InvalidInput: an argument cannot be used.
-            LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
-            Unavailable: the place where packs are kept cannot be reached.
+            NotFound: the run does not exist in a live session, or the directory does not exist.
+            InvalidInput: an argument is invalid.
+            LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over
+                ``object_bytes``.
+            Unavailable: the storage of packs cannot be reached.
         """
-        wanted = capture.capture_request(
+        request = capture.capture_request(
             self._scope,
             run_id,
             path,
@@ -54,7 +56,7 @@ class AsyncWorkspaces(TenantStore):
             ignore_defaults=ignore_defaults,
             id=id,
         )
-        return await Capturer(self._engine, self._scope).capture(wanted)
+        return await Capturer(self._engine, self._scope).capture(request)
 
     async def capture_upper(
         self,
@@ -67,18 +69,19 @@ class AsyncWorkspaces(TenantStore):
         ignore_defaults: bool = True,
         id: str | None = None,
     ) -> CaptureResult:
-        """Take a snapshot of an overlay file system: of its upper directory, on ``base``, a snapshot of what is below it.
+        """Capture the upper directory of an overlay file system, based on ``base``, a snapshot of the lower one.
 
         Only the upper directory is read, with its whiteouts and opaque directories.
 
         Raises:
-            NotFound: there is no such run in a live session, no such snapshot, or no such directory.
-            InvalidInput: an argument cannot be used, or a directory was renamed or a file copied up in a way that only the
-                overlay file system itself can follow.
-            LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over ``object_bytes``.
-            Unavailable: the place where packs are kept cannot be reached.
+            NotFound: the run does not exist in a live session, or the snapshot or directory does not exist.
+            InvalidInput: an argument is invalid, or a directory was renamed or a file copied up in a way that only
+                the overlay file system itself can follow.
+            LimitExceeded: the tree is over ``tree_entries`` or ``tree_depth``, or the tenant's objects over
+                ``object_bytes``.
+            Unavailable: the storage of packs cannot be reached.
         """
-        wanted = capture.capture_request(
+        request = capture.capture_request(
             self._scope,
             run_id,
             path,
@@ -88,7 +91,7 @@ class AsyncWorkspaces(TenantStore):
             ignore_defaults=ignore_defaults,
             id=id,
         )
-        return await Capturer(self._engine, self._scope).capture_upper(wanted, base)
+        return await Capturer(self._engine, self._scope).capture_upper(request, base)
 
     @only_reads
     async def restore(
@@ -99,20 +102,21 @@ class AsyncWorkspaces(TenantStore):
         replace: bool = False,
         on_progress: Advance = lambda count: None,
     ) -> RestoreResult:
-        """Bring a directory to a snapshot. It is made if it is not there; if something is in it, only with ``replace``.
+        """Restore a directory to a snapshot. It is created if it does not exist; if it is not empty, ``replace`` is
+        required.
 
-        Only what differs is touched; what is not in the snapshot goes away, unless it is ignored. Nothing is ever written
-        outside of the directory.
+        Only differences are written; paths that are not in the snapshot are removed, unless they are ignored. Nothing
+        is ever written outside of the directory.
 
         Raises:
-            NotFound: there is no such snapshot.
-            Conflict: there is something in the directory.
-            InvalidInput: the snapshot has something in it that must not be written.
-            Stale: somebody goes on changing the directory.
-            Corrupt: the snapshot is not what was captured.
+            NotFound: the snapshot does not exist.
+            Conflict: the directory is not empty.
+            InvalidInput: the snapshot contains entries that must not be written.
+            Stale: another process keeps changing the directory.
+            Corrupt: the snapshot is damaged.
         """
-        restoring = Restorer(self._engine, self._scope)
-        return await restoring.into(snapshot_id, capture.root_of(path), replace=replace, advance=on_progress)
+        restorer = Restorer(self._engine, self._scope)
+        return await restorer.into(snapshot_id, capture.root_of(path), replace=replace, advance=on_progress)
 
     async def rewind(
         self,
@@ -127,21 +131,22 @@ class AsyncWorkspaces(TenantStore):
     ) -> RewindResult:
         """Take a run, its conversation and its workspace back to a step; 0 is before the first. ``redo`` undoes it.
 
-        The directory is captured first, whatever is in it. Then one commit takes the run and its conversation back, and the
-        directory is brought to what it was after the step. A rewind that was broken off in between is finished by the next
-        call, by ``finish_rewinds``, or by a loop that drives it here. The run waits until it is resumed. Without a ``path`` the
-        rewind stays pending, and the worker that next claims the run brings its workspace to the step's snapshot; with
-        ``files=False`` the files stay as they are. For ``keep_snapshots_for`` days, 90 at most (more is cut down), the run's
-        snapshots are kept after it ends.
+        The directory is captured first. Then one commit takes the run and its conversation back, and the directory is
+        restored to its state after the step. An interrupted rewind is finished by the next call, by
+        ``finish_rewinds``, or by a loop that drives the run here. The run waits until it is resumed. Without a
+        ``path`` the rewind stays pending, and the worker that next claims the run restores its workspace to the
+        step's snapshot; with ``files=False`` the files stay unchanged. With ``keep_snapshots_for``, the run's
+        snapshots are kept for that number of days after it ends, 90 at most.
 
         Raises:
-            NotFound: there is no such run in a live session, no such step, no snapshot of it, or no such directory.
-            Conflict: somebody drives the run and ``epoch`` is not theirs, another run of its session is driven, or the session
-                no longer shows the messages of that step.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the run does not exist in a live session, or the step, its snapshot or the directory does not
+                exist.
+            Conflict: a worker drives the run and ``epoch`` is not its epoch, another run of its session is being
+                driven, or the session no longer shows the messages of that step.
+            Fenced: another worker has claimed the run since.
         """
-        rewinding = Rewinder(self._engine, self._scope)
-        return await rewinding.rewind(
+        rewinder = Rewinder(self._engine, self._scope)
+        return await rewinder.rewind(
             run_id,
             to_step,
             path,
@@ -161,42 +166,44 @@ class AsyncWorkspaces(TenantStore):
         epoch: int | None = None,
         on_progress: Advance = lambda count: None,
     ) -> RewindResult:
-        """Undo the last rewind that led to where a run is, or the one with this ``id``: state, messages and files are back.
+        """Undo the last rewind that led to a run's current step, or the one with this ``id``, with state, messages
+        and files.
 
-        Without a ``path`` it is the directory that was rewound. It is captured first, as it is now. With ``later``, no directory
-        is changed here: the worker that next claims the run brings its workspace back.
+        Without a ``path`` the directory that was rewound is restored. It is captured first. With ``later``, no
+        directory is changed here: the worker that next claims the run restores its workspace.
 
         Raises:
-            NotFound: there is no such run in a live session, no such rewind, or no such directory.
-            Conflict: there is nothing to redo, the run has gone on since, or somebody drives it.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the run does not exist in a live session, or the rewind or directory does not exist.
+            Conflict: there is nothing to redo, the run has continued since, or a worker drives it.
+            Fenced: another worker has claimed the run since.
         """
-        rewinding = Rewinder(self._engine, self._scope)
-        return await rewinding.redo(run_id, path, id=id, later=later, epoch=epoch, advance=on_progress)
+        rewinder = Rewinder(self._engine, self._scope)
+        return await rewinder.redo(run_id, path, id=id, later=later, epoch=epoch, advance=on_progress)
 
     async def finish_rewinds(
         self, run_id: Id | None = None, path: str | os.PathLike[str] | None = None
     ) -> Sequence[Rewind]:
-        """Bring the files of pending rewinds and redos, of a run or of all, to where the run is; those that are now finished.
+        """Restore the files of pending rewinds and redos, of a run or of all; return those that are now finished.
 
-        A rewind that waits for a worker is left pending, unless this is called for its run with the worker's directory,
-        ``path``. If the files cannot be brought there, the rewind's ``pending_reason`` says why.
+        A rewind that waits for a worker is left pending, unless this is called for its run with the worker's
+        directory, ``path``. If the files cannot be restored, the rewind's ``pending_reason`` says why.
 
         Raises:
-            NotFound: a directory or a snapshot is not there.
+            NotFound: a directory or a snapshot does not exist.
         """
         return await Rewinder(self._engine, self._scope).finish(run_id, path)
 
     @only_reads
     async def diff(self, before: Id, after: Id, *, text: bool = True) -> Sequence[TreeChange]:
-        """What is different between two snapshots, in the order of paths; with ``text``, each as a unified diff.
+        """Return the differences between two snapshots, in order of paths; with ``text``, each as a unified diff.
 
-        Times are not looked at. Of files over ``diff_bytes``, of what is no text, and of files after ``diff_total_bytes``, only
-        that they differ is said. A diff that takes more than ``diff_steps`` shows what is left as replaced.
+        Times are not compared. For files over ``diff_bytes``, binary files, and files after ``diff_total_bytes``, the
+        text only states that they differ. A diff that takes more than ``diff_steps`` shows the remaining lines as
+        replaced.
 
         Raises:
-            NotFound: there is no such snapshot.
-            Corrupt: one is not what was captured.
+            NotFound: a snapshot does not exist.
+            Corrupt: a snapshot is damaged.
         """
         return await Archiver(self._engine, self._scope).diff(before, after, text=text)
 
@@ -209,15 +216,16 @@ class AsyncWorkspaces(TenantStore):
         replace: bool = False,
         on_progress: Advance = lambda count: None,
     ) -> int:
-        """Write a snapshot as an archive, ``tar.zst``, to a file; how many entries. The same tree makes the same archive.
+        """Write a snapshot to a file as an archive, ``tar.zst``; return the number of entries. Equal trees make equal
+        archives.
 
-        The file is there when it is whole, and only its owner may read it. One that is there already is only overwritten
+        The file appears when it is complete, and only its owner may read it. An existing file is overwritten only
         with ``replace``.
 
         Raises:
-            InvalidInput: the file is there already, or cannot be written.
-            NotFound: there is no such snapshot, or no directory for the file.
-            Corrupt: the snapshot is not what was captured.
+            InvalidInput: the file exists already, or cannot be written.
+            NotFound: the snapshot or the directory of the file does not exist.
+            Corrupt: the snapshot is damaged.
         """
         return await Archiver(self._engine, self._scope).export(snapshot_id, path, replace=replace, advance=on_progress)
 
@@ -230,21 +238,21 @@ class AsyncWorkspaces(TenantStore):
         outside_links: bool = False,
         id: str | None = None,
     ) -> CaptureResult:
-        """Record what is in an archive, ``tar.zst``, as a snapshot of a run. Nothing is written to any directory.
+        """Record the content of an archive, ``tar.zst``, as a snapshot of a run. Nothing is written to any directory.
 
-        ``outside_links`` lets symbolic links pass that lead out of the tree.
+        ``outside_links`` allows symbolic links that lead out of the tree.
 
         Raises:
-            NotFound: there is no such run in a live session, or no such file.
-            InvalidInput: the file is no archive, or has something in it that would leave the root, be there twice, or run as
-                somebody else.
+            NotFound: the run does not exist in a live session, or the file does not exist.
+            InvalidInput: the file is not an archive, or contains entries that would leave the root, appear twice, or
+                have set-uid or set-gid.
             LimitExceeded: it is over ``tree_entries``, ``tree_bytes``, ``tree_depth``, ``tree_path_bytes``,
                 ``tree_names_bytes`` or ``archive_ratio``.
         """
-        wanted = capture.capture_request(
+        request = capture.capture_request(
             self._scope, run_id, os.curdir, step=step, kind="imported", ignore=(), ignore_defaults=False, id=id
         )
-        return await Archiver(self._engine, self._scope).take_in(wanted, path, outside_links=outside_links)
+        return await Archiver(self._engine, self._scope).import_archive(request, path, outside_links=outside_links)
 
 
 class Workspaces(Blocking[AsyncWorkspaces]):

@@ -22,7 +22,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def on(address: str) -> Use:
-    """Does something with a tenant on that database, opened anew each time."""
+    """Return a function that runs work on a tenant of that database, which is opened for each call."""
 
     async def use(work: Callable[[AsyncTenantHandle], Awaitable[Any]]) -> Any:
         async with AsyncHoldfast(address, auto_migrate=True) as hf:

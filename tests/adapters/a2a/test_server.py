@@ -1,4 +1,4 @@
-"""A whole A2A server of the SDK on our stores: asked, killed in its mind, and asked again."""
+"""An A2A server of the SDK on our stores: a second server continues the work of the first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.adapters.a2a.conftest import Use
 
 
 class Echo(AgentExecutor):
-    """An agent that says what it heard, and waits for more."""
+    """An agent that repeats its input and waits for more."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         from a2a.helpers import new_task_from_user_message
@@ -39,7 +39,7 @@ class Echo(AgentExecutor):
 
 
 def server(tenant: AsyncTenantHandle) -> Starlette:
-    """An A2A server that keeps everything in a tenant."""
+    """Return an A2A server that stores its data in a tenant."""
     card = AgentCard(
         name="echo",
         description="d",
@@ -59,7 +59,7 @@ def server(tenant: AsyncTenantHandle) -> Starlette:
 
 
 async def ask(tenant: AsyncTenantHandle, method: str, **params: Any) -> Any:
-    """One call over JSON-RPC."""
+    """Make one call over JSON-RPC."""
     transport = httpx.ASGITransport(app=server(tenant))
     body = {"jsonrpc": "2.0", "id": "1", "method": method, "params": params}
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -69,29 +69,29 @@ async def ask(tenant: AsyncTenantHandle, method: str, **params: Any) -> Any:
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
-    """A message of the user's."""
+    """Return a message of the user."""
     return {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], **more}
 
 
-def test_a_task_goes_on_on_another_server(on: Use) -> None:
+def test_a_task_continues_on_another_server(on: Use) -> None:
     first = asyncio.run(on(lambda tenant: ask(tenant, "SendMessage", message=said("one"))))["task"]
     assert first["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     where = {"taskId": first["id"], "contextId": first["contextId"]}
     second = asyncio.run(on(lambda tenant: ask(tenant, "SendMessage", message=said("two", **where))))["task"]
     assert second["id"] == first["id"]
-    texts = [part["text"] for each in second["artifacts"] for part in each["parts"]]
+    texts = [part["text"] for artifact in second["artifacts"] for part in artifact["parts"]]
     assert texts == ["heard one", "heard two"]
     read = asyncio.run(on(lambda tenant: ask(tenant, "GetTask", id=first["id"])))
     assert read["artifacts"] == second["artifacts"]
     listed = asyncio.run(on(lambda tenant: ask(tenant, "ListTasks", contextId=first["contextId"])))
-    assert [each["id"] for each in listed["tasks"]] == [first["id"]]
+    assert [task["id"] for task in listed["tasks"]] == [first["id"]]
 
 
-def test_a_push_configuration_is_there_on_another_server(on: Use) -> None:
+def test_a_push_configuration_is_available_on_another_server(on: Use) -> None:
     task = asyncio.run(on(lambda tenant: ask(tenant, "SendMessage", message=said("one"))))["task"]["id"]
     config = {"taskId": task, "id": "mine", "url": "https://example.test/hook"}
     asyncio.run(on(lambda tenant: ask(tenant, "CreateTaskPushNotificationConfig", **config)))
-    found = asyncio.run(on(lambda tenant: ask(tenant, "GetTaskPushNotificationConfig", taskId=task, id="mine")))
-    assert found["url"] == "https://example.test/hook"
+    result = asyncio.run(on(lambda tenant: ask(tenant, "GetTaskPushNotificationConfig", taskId=task, id="mine")))
+    assert result["url"] == "https://example.test/hook"
     with pytest.raises(AssertionError):
         asyncio.run(on(lambda tenant: ask(tenant, "GetTaskPushNotificationConfig", taskId=task, id="other")))

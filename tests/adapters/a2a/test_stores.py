@@ -1,4 +1,4 @@
-"""Both stores do what the SDK's own do, and what is in them is still there in another process."""
+"""Both stores behave like those of the SDK, and their data is available in another process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from holdfast import AsyncTenantHandle, Holdfast
 from holdfast.adapters.a2a import HoldfastPushNotificationConfigStore, HoldfastTaskStore
 from holdfast.errors import InvalidInput
 from tests.adapters.a2a.conftest import Use
+from tests.errors import raises
 
 
-class Somebody(User):
-    """A user who is known."""
+class KnownUser(User):
+    """An authenticated user."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -47,12 +48,12 @@ class Somebody(User):
 
 
 def of(user: str = "") -> ServerCallContext:
-    """A call of somebody."""
-    return ServerCallContext(user=Somebody(user)) if user else ServerCallContext()
+    """Return the context of a call."""
+    return ServerCallContext(user=KnownUser(user)) if user else ServerCallContext()
 
 
 def task_of(id: str, *, messages: int = 2, at_s: int | None = 1, state: Any = TaskState.TASK_STATE_WORKING) -> Task:
-    """A task with parts of every kind."""
+    """Return a task with parts of every kind."""
     metadata = Json()
     metadata.update({"n": 1.5, "nested": {"": [None, True, "\U0001f600"]}})
     history = [
@@ -73,7 +74,7 @@ def task_of(id: str, *, messages: int = 2, at_s: int | None = 1, state: Any = Ta
     )
 
 
-def test_a_task_comes_back_in_another_process_as_it_was(on: Use) -> None:
+def test_a_task_is_read_unchanged_in_another_process(on: Use) -> None:
     async def save(tenant: AsyncTenantHandle) -> None:
         store = HoldfastTaskStore(tenant)
         assert await store.get("t1", of()) is None
@@ -87,7 +88,7 @@ def test_a_task_comes_back_in_another_process_as_it_was(on: Use) -> None:
     assert asyncio.run(on(read)) == task_of("t1")
 
 
-def test_lists_are_those_of_the_sdks_own_store(on: Use) -> None:
+def test_lists_equal_those_of_the_sdks_own_store(on: Use) -> None:
     tasks = [task_of(f"t{n}", at_s=None if n in (3, 7) else n % 5) for n in range(12)]
     tasks[4].status.state = TaskState.TASK_STATE_COMPLETED
     asked = [
@@ -100,12 +101,12 @@ def test_lists_are_those_of_the_sdks_own_store(on: Use) -> None:
     ]
 
     async def pages(store: Any, request: ListTasksRequest) -> list[Any]:
-        found: list[Any] = []
+        tasks_seen: list[Any] = []
         for _ in range(20):
             page = await store.list(request, of("ada"))
-            found.append(([each.id for each in page.tasks], page.total_size, page.page_size))
+            tasks_seen.append(([task.id for task in page.tasks], page.total_size, page.page_size))
             if not page.next_page_token:
-                return found
+                return tasks_seen
             request.page_token = page.next_page_token
         raise AssertionError("no end of pages")
 
@@ -126,14 +127,14 @@ def test_lists_are_those_of_the_sdks_own_store(on: Use) -> None:
     asyncio.run(on(both))
 
 
-def test_what_is_read_is_nobody_elses_to_change(on: Use) -> None:
+def test_changing_a_returned_object_does_not_change_the_store(on: Use) -> None:
     async def use(tenant: AsyncTenantHandle) -> None:
         store = HoldfastTaskStore(tenant)
         task = task_of("t1")
         await store.save(task, of("ada"))
         task.context_id = "changed and not saved"
-        found = await store.get("t1", of("ada"))
-        assert found == task_of("t1")
+        saved = await store.get("t1", of("ada"))
+        assert saved == task_of("t1")
         assert await store.get("t1", of("eve")) is None
         await store.delete("t1", of("eve"))
         assert await store.get("t1", of("ada")) == task_of("t1")
@@ -147,7 +148,7 @@ def test_what_is_read_is_nobody_elses_to_change(on: Use) -> None:
     asyncio.run(on(use))
 
 
-def test_push_notification_configurations_are_those_of_the_sdks_own_store(on: Use) -> None:
+def test_push_notification_configurations_equal_those_of_the_sdks_own_store(on: Use) -> None:
     async def kept(store: Any) -> list[Any]:
         seen: list[Any] = []
         plain = TaskPushNotificationConfig(url="https://example.test", token="t")
@@ -155,19 +156,19 @@ def test_push_notification_configurations_are_those_of_the_sdks_own_store(on: Us
             id="o", url="https://example.test/2", authentication=AuthenticationInfo(scheme="Bearer", credentials="c")
         )
         seen.append(await store.set_info("t1", plain, of("ada")))
-        assert plain.id == "", "the given configuration is not changed"
+        assert plain.id == "", "the passed configuration is not changed"
         seen.append(await store.set_info("t1", other, of("ada")))
         await store.set_info("t1", plain, of("bob"))
         seen.append(await store.get_info("t1", of("ada")))
         seen.append(await store.get_info("t1", of("eve")))
-        seen.append(sorted(each.id for each in await store.get_info_for_dispatch("t1")))
+        seen.append(sorted(config.id for config in await store.get_info_for_dispatch("t1")))
         await store.delete_info("t1", of("ada"), "o")
         await store.delete_info("t1", of("ada"), "absent")
-        seen.append([each.id for each in await store.get_info("t1", of("ada"))])
+        seen.append([config.id for config in await store.get_info("t1", of("ada"))])
         await store.delete_info("t1", of("ada"))
         await store.delete_info("t1", of("ada"))
         seen.append(await store.get_info("t1", of("ada")))
-        seen.append([each.id for each in await store.get_info_for_dispatch("t1")])
+        seen.append([config.id for config in await store.get_info_for_dispatch("t1")])
         return seen
 
     async def both(tenant: AsyncTenantHandle) -> None:
@@ -211,9 +212,9 @@ def test_a_store_on_an_address_or_a_synchronous_handle_works_in_every_event_loop
             asyncio.run(tasks.save(task_of("t1"), of("ada")))
             assert asyncio.run(tasks.get("t1", of("ada"))) == task_of("t1")
             asyncio.run(configs.set_info("t", TaskPushNotificationConfig(url="http://x"), of("ada")))
-            assert [each.id for each in asyncio.run(configs.get_info("t", of("ada")))] == ["t"]
+            assert [config.id for config in asyncio.run(configs.get_info("t", of("ada")))] == ["t"]
 
 
-def test_a_store_on_something_else_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="int"):
+def test_an_invalid_location_is_refused() -> None:
+    with raises(InvalidInput, field="where"):
         HoldfastTaskStore(5)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""CrewAI on either engine, without a model and without a word to anybody outside."""
+"""CrewAI on either engine, without a model and without network access."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import warnings
 import pytest
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what CrewAI and its libraries warn of is theirs
+    warnings.simplefilter("ignore")  # warnings of CrewAI and its libraries
     import crewai.memory.storage.lancedb_storage  # noqa: F401
 
 from holdfast import Holdfast, TenantHandle
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nor do their warnings fail a test."""
+    """Ignore warnings in the tests of CrewAI."""
     for item in items:
         if "adapters/crewai" in item.nodeid:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolated_from_user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "crewai"))
     monkeypatch.chdir(tmp_path)
 
@@ -41,6 +41,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def acme(address: str) -> Iterator[TenantHandle]:
-    """A tenant on that database."""
+    """A tenant in that database."""
     with Holdfast(address, auto_migrate=True) as hf:
         yield hf.tenant("acme")

@@ -1,4 +1,4 @@
-"""Real flows that go on from what they saved, on either engine."""
+"""Real flows that resume from their saved state, on either engine."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from pydantic import BaseModel
 from holdfast import TenantHandle
 from holdfast.adapters.crewai import HoldfastFlowPersistence, install, uninstall
 from holdfast.errors import InvalidInput
+from tests.errors import raises
 
 
 class Counted(BaseModel):
-    """A state with an id, as persistence wants it."""
+    """A state with an id, as persistence requires."""
 
     id: str = ""
     n: int = 0
 
 
 class Later:
-    """Somebody who answers some other time."""
+    """A feedback provider that answers later."""
 
     def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
         raise HumanFeedbackPending(context=context)
@@ -51,9 +52,9 @@ def counting(persistence: HoldfastFlowPersistence, *, fails: bool = False) -> An
     return Counting(persistence=persistence)
 
 
-def test_a_flow_goes_on_from_what_it_saved(address: str) -> None:
+def test_a_flow_resumes_from_its_saved_state(address: str) -> None:
     for expected in (11, 22):
-        persistence = HoldfastFlowPersistence(address)  # another process would do the same
+        persistence = HoldfastFlowPersistence(address)  # as in another process
         flow = counting(persistence)
         flow.kickoff(inputs={"id": "f"})
         assert flow.state.n == expected
@@ -61,17 +62,17 @@ def test_a_flow_goes_on_from_what_it_saved(address: str) -> None:
         persistence.close()
 
 
-def test_a_run_that_broke_off_is_taken_up_where_it_saved_last(acme: TenantHandle) -> None:
+def test_an_interrupted_run_resumes_from_its_last_saved_state(acme: TenantHandle) -> None:
     persistence = HoldfastFlowPersistence(acme)
     counting(persistence).kickoff(inputs={"id": "f"})
     with pytest.raises(RuntimeError, match="no power"):
         counting(persistence, fails=True).kickoff(inputs={"id": "f"})
     assert persistence.load_state("f") == {"id": "f", "n": 12}, "the newest, not the one after the last method"
     history = acme.flows.history("f")
-    assert [(each.method, each.state["n"]) for each in history] == [("one", 12), ("two", 11)]
+    assert [(row.method, row.state["n"]) for row in history] == [("one", 12), ("two", 11)]
 
 
-def test_a_flow_waits_for_a_person_and_goes_on_in_another_process(address: str) -> None:
+def test_a_flow_waits_for_feedback_and_resumes_in_another_process(address: str) -> None:
     persistence = HoldfastFlowPersistence(address)
 
     class Review(Flow):  # type: ignore[type-arg]
@@ -106,7 +107,7 @@ def test_a_flow_waits_for_a_person_and_goes_on_in_another_process(address: str) 
     later.close()
 
 
-def test_what_is_saved_reads_as_with_crewais_own_persistence(acme: TenantHandle, tmp_path: Any) -> None:
+def test_saved_states_equal_those_of_crewais_own_persistence(acme: TenantHandle, tmp_path: Any) -> None:
     class Odd:
         def __str__(self) -> str:
             return "odd"
@@ -134,11 +135,11 @@ def test_what_is_saved_reads_as_with_crewais_own_persistence(acme: TenantHandle,
     assert ours.load_state("absent") is theirs.load_state("absent") is None
     assert ours.load_pending_feedback("f") is None
     not_a_state: Any = [1]
-    with pytest.raises(InvalidInput, match="dictionary or a pydantic model"):
+    with raises(InvalidInput, field="state"):
         ours.save_state("f", "m", not_a_state)
 
 
-def test_a_context_comes_back_whole(acme: TenantHandle) -> None:
+def test_a_feedback_context_is_restored_completely(acme: TenantHandle) -> None:
     persistence = HoldfastFlowPersistence(acme)
     newer: dict[str, Any] = {"execution_uuid": "e", "trace_context": (1, 2**100)}  # not in every release
     context = PendingFeedbackContext(
@@ -160,7 +161,9 @@ def test_a_context_comes_back_whole(acme: TenantHandle) -> None:
     assert persistence.load_state("f") == {"id": "f", "n": 1}
 
 
-def test_users_and_threads_are_apart_and_addresses_and_handles_are_the_same(address: str, acme: TenantHandle) -> None:
+def test_users_and_threads_are_separated_and_addresses_and_handles_are_equivalent(
+    address: str, acme: TenantHandle
+) -> None:
     by_handle = HoldfastFlowPersistence(acme, user="ada", thread_id="t")
     by_handle.save_state("f", "m", {"n": 1})
     by_address = HoldfastFlowPersistence(address, tenant="acme", user="ada", thread_id="t")
@@ -172,7 +175,7 @@ def test_users_and_threads_are_apart_and_addresses_and_handles_are_the_same(addr
     by_address.close()
 
 
-def test_a_flow_out_of_a_checkpoint_finds_its_persistence_again(address: str, acme: TenantHandle) -> None:
+def test_a_flow_restored_from_a_checkpoint_finds_its_persistence(address: str, acme: TenantHandle) -> None:
     persistence = HoldfastFlowPersistence(address, user="ada")
     flow = counting(persistence)
     dumped = flow.model_dump(mode="json")["persistence"]
@@ -184,14 +187,14 @@ def test_a_flow_out_of_a_checkpoint_finds_its_persistence_again(address: str, ac
     revived.close()
 
     lost = type(flow)(persistence=HoldfastFlowPersistence(acme).model_dump(mode="json")).persistence
-    with pytest.raises(InvalidInput, match="give it a handle again"):
+    with raises(InvalidInput, field="where"):
         lost.load_state("f")
     nonsense: Any = 5
-    with pytest.raises(InvalidInput, match="not int"):
+    with raises(InvalidInput, field="where"):
         HoldfastFlowPersistence(nonsense)
 
 
-def test_once_installed_flows_need_name_nothing(acme: TenantHandle) -> None:
+def test_install_provides_the_default_persistence_of_flows(acme: TenantHandle) -> None:
     install(acme, user="ada")
     try:
 
@@ -202,9 +205,9 @@ def test_once_installed_flows_need_name_nothing(acme: TenantHandle) -> None:
                 self.state.n += 5
 
         Plain().kickoff(inputs={"id": "f"})
-        found = acme.flows.find("f", user="ada")
-        assert found is not None
-        assert found.state == {"id": "f", "n": 5}
+        saved = acme.flows.find("f", user="ada")
+        assert saved is not None
+        assert saved.state == {"id": "f", "n": 5}
     finally:
         uninstall()
     assert isinstance(persist, object)

@@ -16,7 +16,7 @@ def test_there_are_snippets() -> None:
     assert len(PROGRAMS) >= 4
 
 
-@pytest.mark.parametrize("program", [pytest.param(each, id=str(each[0])) for each in PROGRAMS])
+@pytest.mark.parametrize("program", [pytest.param(program, id=str(program[0])) for program in PROGRAMS])
 def test_the_snippets_run_as_they_stand(
     program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

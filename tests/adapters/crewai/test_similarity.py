@@ -1,4 +1,4 @@
-"""With numpy and without it, the same comes out."""
+"""Cosine similarity with and without numpy gives the same results."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ VECTORS = st.integers(1, 20).flatmap(
 
 
 @given(VECTORS)
-def test_both_ways_agree(vectors: list[list[float]]) -> None:
-    query, *others = (similarity.pack(each, Limits()) for each in vectors)
-    plain, quick = similarity._in_python(query, others), similarity._in_numpy(numpy, query, others)
+def test_numpy_and_pure_python_agree(vectors: list[list[float]]) -> None:
+    query, *others = (similarity.pack(vector, Limits()) for vector in vectors)
+    plain, quick = similarity._cosines_in_python(query, others), similarity._cosines_in_numpy(numpy, query, others)
     assert len(plain) == len(quick) == len(others)
     for one, other in zip(plain, quick, strict=True):
         assert math.isclose(one, other, abs_tol=1e-9)
         assert -1 <= one <= 1
-    assert similarity.cosines(query, others) == quick, "numpy is here, so it does the work"
+    assert similarity.cosines(query, others) == quick, "numpy is used if it is installed"
 
 
-def test_a_direction_is_like_itself_and_unlike_its_opposite() -> None:
-    here, there, across = (similarity.pack(each, Limits()) for each in ([3.0, 4.0], [-3.0, -4.0], [-4.0, 3.0]))
-    for compare in (similarity._in_python, lambda query, others: similarity._in_numpy(numpy, query, others)):
-        assert [round(each, 9) for each in compare(here, [here, there, across])] == [1.0, -1.0, 0.0]
+def test_a_vector_has_cosine_1_with_itself_and_minus_1_with_its_opposite() -> None:
+    here, opposite, across = (similarity.pack(vector, Limits()) for vector in ([3.0, 4.0], [-3.0, -4.0], [-4.0, 3.0]))
+    for compare in (
+        similarity._cosines_in_python,
+        lambda query, others: similarity._cosines_in_numpy(numpy, query, others),
+    ):
+        assert [round(score, 9) for score in compare(here, [here, opposite, across])] == [1.0, -1.0, 0.0]
     assert similarity.unpack(here) == [3.0, 4.0]
     assert similarity.cosines(here, []) == []

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 os.environ |= {
-    # kagent's packages read these when they are imported, and refuse to be without them.
+    # kagent's packages read these variables when they are imported, and require them.
     "KAGENT_URL": "http://127.0.0.1:1",
     "KAGENT_NAME": "app",
     "KAGENT_NAMESPACE": "ns",
@@ -26,19 +26,19 @@ from tests.databases import TEMPLATE
 from tests.servers import PostgresServer
 
 TRUST = ("--trust", "127.0.0.1")
-"""kagent's clients send no key of ours: who comes from this machine needs none."""
+"""kagent's clients send no API key: loopback addresses are trusted."""
 _NUMBERS = count(1)
-os.environ["PYTHONPATH"] = str(Path(holdfast.__file__).parents[1])  # servers are started elsewhere
+os.environ["PYTHONPATH"] = str(Path(holdfast.__file__).parents[1])  # servers are started by another fixture
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What kagent's libraries warn of is theirs, when they are imported too."""
+    """Ignore the warnings of kagent's libraries, also when they are imported."""
     config.addinivalue_line("filterwarnings", "ignore")
 
 
 @pytest.fixture(scope="session")
 def _on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    # A database that is named gets no key file, so this server has no encryption key, as the one on PostgreSQL.
+    # An explicitly named database gets no key file, so this server has no encryption key, like the one on PostgreSQL.
     with ServerProcess(tmp_path_factory.mktemp("kagent"), *TRUST, "--database", "kagent.db") as server:
         yield server
 
@@ -61,27 +61,27 @@ def _on_postgres(
     ]
 )
 def server(request: pytest.FixtureRequest) -> ServerProcess:
-    """A running server that other tests use too: stay with names of your own."""
-    found: ServerProcess = request.getfixturevalue(request.param)
-    return found
+    """A running server that is shared by tests: use names of your own."""
+    result: ServerProcess = request.getfixturevalue(request.param)
+    return result
 
 
 @pytest.fixture
 def base(server: ServerProcess) -> str:
-    """Its address."""
+    """Its URL."""
     return server.url
 
 
 @pytest.fixture
 def http(server: ServerProcess) -> Iterator[httpx.Client]:
-    """A client that sends nothing of its own, as kagent's do."""
+    """A client without additional headers, like kagent's."""
     with httpx.Client(base_url=server.url) as client:
         yield client
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that no other test has."""
+    """A name that no other test uses."""
     return f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_NUMBERS)}"
 
 
@@ -90,7 +90,7 @@ Start = Callable[..., ServerProcess]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Starts a server on a database of the test's own, again and again if it likes, always at the same address."""
+    """Start a server on a database of this test, repeatedly if needed, always on the same port."""
     request.node.user_properties.append(("leg", f"kagent {request.param}"))
     url = str(tmp_path / "kagent.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     made: list[ServerProcess] = []
@@ -101,5 +101,5 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
         return made[-1]
 
     yield begin
-    for each in made:
-        each.close()
+    for item in made:
+        item.close()

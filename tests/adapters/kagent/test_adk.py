@@ -23,18 +23,18 @@ from kagent.adk._token import KAgentTokenService
 from kagent.adk.tools.share_tools import CreateShareLinkTool, DeleteShareLinkTool, ListShareLinksTool
 from kagent.core.a2a import set_request_user_id
 
-from tests.adapters.kagent.talking import talk
+from tests.adapters.kagent.a2a_turn import talk
 
 APP = "ns__NS__app"
 
 
 def event_of(text: str, **state: Any) -> Event:
-    """An event with some text and a change of state."""
+    """Return an event with a text and a state change."""
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return Event(invocation_id="i", author="user", content=content, actions=EventActions(state_delta=state))
 
 
-def test_a_session_comes_back_with_its_events_and_state(base: str, name: str) -> None:
+def test_a_session_is_returned_with_its_events_and_state(base: str, name: str) -> None:
     async def use() -> None:
         async with httpx.AsyncClient(base_url=base) as client:
             service = KAgentSessionService(client)
@@ -50,33 +50,33 @@ def test_a_session_comes_back_with_its_events_and_state(base: str, name: str) ->
             again = await service.get_session(**place)
             assert again is not None
             assert again.state == {"k": 2, "k0": "x", "k1": "x", "k2": "x"}
-            assert [each.content.parts[0].text for each in again.events] == [f"hi {n} \U0001f600" for n in range(3)]
-            assert [each.id for each in again.events] == [each.id for each in made.events[:3]]
+            assert [event.content.parts[0].text for event in again.events] == [f"hi {n} \U0001f600" for n in range(3)]
+            assert [event.id for event in again.events] == [event.id for event in made.events[:3]]
             recent = await service.get_session(**place, config=GetSessionConfig(num_recent_events=1))
-            assert (len(recent.events), recent.state["k0"]) == (1, "x"), "all of the state with one event"
+            assert (len(recent.events), recent.state["k0"]) == (1, "x"), "the whole state with one event"
 
     asyncio.run(use())
 
 
-def test_events_after_a_moment_are_those_after_it(base: str, name: str) -> None:
+def test_events_after_a_time(base: str, name: str) -> None:
     async def use() -> None:
         async with httpx.AsyncClient(base_url=base) as client:
             service = KAgentSessionService(client)
             place = {"app_name": APP, "user_id": name, "session_id": name}
             made = await service.create_session(**place)
             await service.append_event(made, event_of("first"))
-            stored = (await client.get(f"/api/sessions/{name}", params={"user_id": name})).json()["data"]["events"][0]
+            body = (await client.get(f"/api/sessions/{name}", params={"user_id": name})).json()["data"]["events"][0]
             from datetime import datetime
 
-            after = datetime.fromisoformat(stored["created_at"]).timestamp()
+            after = datetime.fromisoformat(body["created_at"]).timestamp()
             await service.append_event(made, event_of("second"))
-            found = await service.get_session(**place, config=GetSessionConfig(after_timestamp=after))
-            assert [each.content.parts[0].text for each in found.events] == ["second"]
+            result = await service.get_session(**place, config=GetSessionConfig(after_timestamp=after))
+            assert [event.content.parts[0].text for event in result.events] == ["second"]
 
     asyncio.run(use())
 
 
-def test_sessions_are_listed_deleted_and_made_again(base: str, name: str) -> None:
+def test_sessions_are_listed_deleted_and_created_again(base: str, name: str) -> None:
     async def use() -> None:
         async with httpx.AsyncClient(base_url=base) as client:
             service = KAgentSessionService(client)
@@ -85,22 +85,22 @@ def test_sessions_are_listed_deleted_and_made_again(base: str, name: str) -> Non
             named = await service.create_session(app_name=APP, user_id=name, session_id=f"s-{name}")
             await service.append_event(named, event_of("old", old=True))
             twice = await service.create_session(app_name=APP, user_id=name, session_id=f"s-{name}")
-            assert twice.id == named.id, "two pods may both find that it is not there and make it"
+            assert twice.id == named.id, "two pods may both find no session and create it"
             listed = (await service.list_sessions(app_name=APP, user_id=name)).sessions
-            assert {each.id for each in listed} == {made.id, named.id}
+            assert {row.id for row in listed} == {made.id, named.id}
             await service.delete_session(app_name=APP, user_id=name, session_id=named.id)
             await service.delete_session(app_name=APP, user_id=name, session_id=named.id)
             place = {"app_name": APP, "user_id": name, "session_id": named.id}
             assert await service.get_session(**place) is None
             await service.create_session(**place)
             fresh = await service.get_session(**place)
-            assert (fresh.events, fresh.state) == ([], {}), "nothing of the old history is in it"
+            assert (fresh.events, fresh.state) == ([], {}), "without the old history"
 
     asyncio.run(use())
 
 
 @pytest.mark.parametrize("user", ["a+b@x.com", "a b@x.com", "John Doe", "a&b", "a#b"])
-def test_a_user_of_any_name_is_one_user(base: str, name: str, user: str) -> None:
+def test_a_user_with_any_name_is_one_user(base: str, name: str, user: str) -> None:
     async def use() -> None:
         token = KAgentTokenService(APP)
         who = user + name if "#" not in user and "&" not in user else user
@@ -111,7 +111,9 @@ def test_a_user_of_any_name_is_one_user(base: str, name: str, user: str) -> None
             made = await service.create_session(**place)
             await service.append_event(made, event_of("hi"))
             assert len((await service.get_session(**place)).events) == 1
-            assert [each.id for each in (await service.list_sessions(app_name=APP, user_id=who)).sessions] == [name]
+            assert [session.id for session in (await service.list_sessions(app_name=APP, user_id=who)).sessions] == [
+                name
+            ]
             await service.delete_session(**place)
             assert await service.get_session(**place) is None
 
@@ -119,7 +121,7 @@ def test_a_user_of_any_name_is_one_user(base: str, name: str, user: str) -> None
     set_request_user_id(None)
 
 
-def test_without_the_header_a_plus_in_an_address_is_a_plus(base: str, name: str) -> None:
+def test_without_the_header_a_plus_in_a_url_is_a_plus(base: str, name: str) -> None:
     async def use() -> None:
         async with httpx.AsyncClient(base_url=base) as client:
             service = KAgentSessionService(client)
@@ -130,7 +132,7 @@ def test_without_the_header_a_plus_in_an_address_is_a_plus(base: str, name: str)
     asyncio.run(use())
 
 
-def test_an_agent_may_not_append_to_the_session_of_another(base: str, name: str) -> None:
+def test_an_agent_cannot_append_to_the_session_of_another(base: str, name: str) -> None:
     async def use() -> None:
         async with httpx.AsyncClient(base_url=base, headers={"X-Agent-Name": "ns/app"}) as client:
             service = KAgentSessionService(client)
@@ -143,14 +145,14 @@ def test_an_agent_may_not_append_to_the_session_of_another(base: str, name: str)
     asyncio.run(use())
 
 
-def test_a_link_is_made_listed_and_removed_by_its_tools(base: str, name: str) -> None:
+def test_a_link_is_created_listed_and_deleted_by_its_tools(base: str, name: str) -> None:
     async def use() -> None:
         context: Any = SimpleNamespace(session=SimpleNamespace(id=name, app_name=APP))
         async with httpx.AsyncClient(base_url=base, headers={"X-User-Id": name}) as client:
             await KAgentSessionService(client).create_session(app_name=APP, user_id=name, session_id=name)
-            said = await CreateShareLinkTool(client).run_async(args={"read_only": True}, tool_context=context)
+            text = await CreateShareLinkTool(client).run_async(args={"read_only": True}, tool_context=context)
             (share,) = (await client.get(f"/api/sessions/{name}/shares")).json()["data"]
-            assert share["token"] in str(said)
+            assert share["token"] in str(text)
             assert share["token"] in str(await ListShareLinksTool(client).run_async(args={}, tool_context=context))
             args = {"token": share["token"]}
             await DeleteShareLinkTool(client).run_async(args=args, tool_context=context)
@@ -160,11 +162,11 @@ def test_a_link_is_made_listed_and_removed_by_its_tools(base: str, name: str) ->
 
 
 class Embedding:
-    """Embeddings without a model: each word has a direction of its own."""
+    """Embeddings without a model: each word has its own direction."""
 
     async def generate(self, texts: Any) -> Any:
-        found = [self._one(each) for each in ([texts] if isinstance(texts, str) else texts)]
-        return found[0] if isinstance(texts, str) else found
+        results = [self._one(item) for item in ([texts] if isinstance(texts, str) else texts)]
+        return results[0] if isinstance(texts, str) else results
 
     def _one(self, text: str) -> list[float]:
         vector = [0.01] * 768
@@ -183,25 +185,25 @@ def test_memories_are_added_and_found(base: str, name: str) -> None:
                 for text in ("likes green tea", "works in Vienna")
             ]
             await service.add_memory(app_name=APP, user_id=name, memories=entries)
-            found = await service.search_memory(app_name=APP, user_id=name, query="green tea")
-            assert found.memories
-            assert "green tea" in found.memories[0].content.parts[0].text
+            result = await service.search_memory(app_name=APP, user_id=name, query="green tea")
+            assert result.memories
+            assert "green tea" in result.memories[0].content.parts[0].text
             other = await service.search_memory(app_name=APP, user_id="eve", query="green tea")
             assert other.memories == []
             listed = (
                 await client.get("/api/memories", params={"agent_name": f"ns__NS__{name}", "user_id": name})
             ).json()
             assert len(listed) == 2
-            assert max(each["access_count"] for each in listed) == 1
+            assert max(row["access_count"] for row in listed) == 1
 
     asyncio.run(use())
 
 
 class Echo(BaseAgent):
-    """An agent that says how much it has heard."""
+    """An agent that reports how many messages it has received."""
 
     async def _run_async_impl(self, ctx: Any) -> AsyncIterator[Event]:
-        heard = [each for each in ctx.session.events if each.author == "user"]
+        heard = [event for event in ctx.session.events if event.author == "user"]
         text = f"turn {len(heard)} with {ctx.session.state.get('headers', {}).get('authorization', 'nothing')}"
         content = types.Content(role="model", parts=[types.Part(text=text)])
         yield Event(invocation_id=ctx.invocation_id, author=self.name, content=content)
@@ -220,16 +222,16 @@ CARD = AgentCard(
 
 
 def app_on(base: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A whole ADK app on a server of ours."""
-    monkeypatch.setattr("kagent.adk._a2a.kagent_url_override", base)  # read from the environment when it was imported
+    """A whole ADK app that uses our server."""
+    monkeypatch.setattr("kagent.adk._a2a.kagent_url_override", base)  # read from the environment at import
     return KAgentApp(lambda: Echo(name="echo"), CARD, base, APP).build()
 
 
-def test_what_is_secret_is_not_stored_without_a_key(
+def test_secrets_are_not_stored_without_a_key(
     base: str, http: httpx.Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = json.dumps(asyncio.run(talk(app_on(base, monkeypatch), name, "one")))
-    assert "turn 1 with [withheld" in said
-    found = http.get(f"/api/sessions/{name}", params={"user_id": "bob", "order": "asc"}).json()["data"]["events"]
-    assert any('"headers"' in each["data"] for each in found)
-    assert "very-secret" not in json.dumps(found)
+    body = json.dumps(asyncio.run(talk(app_on(base, monkeypatch), name, "one")))
+    assert "turn 1 with [withheld" in body
+    response = http.get(f"/api/sessions/{name}", params={"user_id": "bob", "order": "asc"}).json()["data"]["events"]
+    assert any('"headers"' in row["data"] for row in response)
+    assert "very-secret" not in json.dumps(response)

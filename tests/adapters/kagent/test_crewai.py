@@ -28,7 +28,7 @@ class Counted(BaseModel):
 
 
 def flow_of(persistence: KagentFlowPersistence, fails: bool = False) -> Any:
-    """A flow that counts, and fails in its second method if it is told to."""
+    """A flow that counts, and fails in its second method if requested."""
 
     @persist(persistence)
     class Counting(Flow[Counted]):
@@ -46,14 +46,14 @@ def flow_of(persistence: KagentFlowPersistence, fails: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("ending", ["", "/"])
-def test_memories_are_kept_beside_each_other_and_found(base: str, name: str, ending: str) -> None:
+def test_memories_are_added_and_found(base: str, name: str, ending: str) -> None:
     memory = KagentMemoryStorage(thread_id=name, user_id="carol", base_url=base + ending)
     assert memory.load("write", 3) is None
     memory.save("write a poem", {"quality": 5}, "1700000000.0", 5.0)
     memory.save("write code", {"quality": 2}, "1700000001.0", 2.0)
     memory.save("sing 100%", {}, "1700000002.0", 1.0)
-    assert [each["score"] for each in memory.load("write", 3)] == [2.0, 5.0]
-    assert [each["score"] for each in memory.load("WRITE", 1)] == [2.0]
+    assert [item["score"] for item in memory.load("write", 3)] == [2.0, 5.0]
+    assert [item["score"] for item in memory.load("WRITE", 1)] == [2.0]
     assert memory.load("write code", 3)[0]["metadata"] == {"quality": 2}
     assert LongTermMemory(storage=memory).search("write", latest_n=3) != []
     assert KagentMemoryStorage(thread_id=name, user_id="eve", base_url=base).load("write", 3) is None
@@ -63,7 +63,7 @@ def test_memories_are_kept_beside_each_other_and_found(base: str, name: str, end
 
 
 @pytest.mark.parametrize("ending", ["", "/"])
-def test_a_flow_goes_on_from_where_it_was(base: str, name: str, ending: str) -> None:
+def test_a_flow_continues_from_its_last_state(base: str, name: str, ending: str) -> None:
     kept = KagentFlowPersistence(thread_id=name, user_id="carol", base_url=base + ending)
     assert kept.load_state(name) is None
     for expected in (11, 22):
@@ -72,7 +72,5 @@ def test_a_flow_goes_on_from_where_it_was(base: str, name: str, ending: str) -> 
         assert flow.state.n == expected
     with pytest.raises(RuntimeError):
         flow_of(kept, fails=True).kickoff(inputs={"id": name})
-    assert kept.load_state(name)["n"] == 23, (
-        "the state saved last, not that of the method that was last the time before"
-    )
+    assert kept.load_state(name)["n"] == 23, "the last saved state, not that of the last method of the previous run"
     assert kept.load_state("another flow") is None

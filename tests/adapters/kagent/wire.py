@@ -1,4 +1,4 @@
-"""What kagent's clients send and what they must get back, call by call, without the clients."""
+"""The requests of kagent's clients and the responses that they need, without the clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VECTOR = [1.0] + [0.0] * 767
 
 
 def good(response: httpx.Response, status: int = 200) -> Any:
-    """The data of an answer in its envelope."""
+    """Check the status and the envelope of a response, and return its data."""
     assert response.status_code == status, response.text
     body = response.json()
     assert set(body) == {"error", "data", "message"}
@@ -25,7 +25,7 @@ def good(response: httpx.Response, status: int = 200) -> Any:
 
 
 def bad(response: httpx.Response, status: int) -> None:
-    """An error as kagent's clients know it."""
+    """Check an error response of kagent."""
     assert response.status_code == status, response.text
     body = response.json()
     assert set(body) == {"error"}
@@ -33,37 +33,37 @@ def bad(response: httpx.Response, status: int) -> None:
 
 
 def checkpoint_of(thread: str, id: str, **more: Any) -> dict[str, Any]:
-    """A checkpoint."""
+    """Return a checkpoint."""
     metadata = base64.b64encode(json.dumps({"step": 1}).encode()).decode()
     body = {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": id, "parent_checkpoint_id": None}
     return {**body, "checkpoint": "AAEC", "metadata": metadata, "type_": "msgpack", "version": 4, **more}
 
 
 def writes_of(thread: str, id: str, task: str, *writes: tuple[int, str, str, str]) -> dict[str, Any]:
-    """What a task wrote."""
+    """Return the writes of a task."""
     names = ("idx", "channel", "type_", "value")
-    listed = [dict(zip(names, each, strict=True)) for each in writes]
+    listed = [dict(zip(names, write, strict=True)) for write in writes]
     return {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": id, "task_id": task, "writes": listed}
 
 
 def state_of(thread: str, method: str, n: int, flow: str = "f") -> dict[str, Any]:
-    """The state of a flow."""
+    """Return the state of a flow."""
     return {"thread_id": thread, "flow_uuid": flow, "method_name": method, "state_data": {"n": n}}
 
 
 def crew_memory_of(thread: str, described: str, score: float = 1.0) -> dict[str, Any]:
-    """A memory of a crew."""
+    """Return a memory of a crew."""
     data = {"task_description": described, "score": score, "metadata": {}, "datetime": "1"}
     return {"thread_id": thread, "user_id": "u", "memory_data": data}
 
 
 def memory_of(agent: str, user: str, **more: Any) -> dict[str, Any]:
-    """A memory of an agent about a user."""
+    """Return a memory of an agent about a user."""
     return {"agent_name": agent, "user_id": user, "content": "tea", "vector": VECTOR, "metadata": {"k": 1}, **more}
 
 
 class Call(Struct):
-    """One call of a client, and what it needs back: the names in each object, and whether there is one or a list of them."""
+    """One request of a client and the response that it needs: the names in each object, and whether it is one or a list."""
 
     method: str
     path: str
@@ -73,7 +73,7 @@ class Call(Struct):
     is_list: bool = False
 
     def of(self, http: httpx.Client) -> Any:
-        """Make it, and see that the answer has its shape; what it holds."""
+        """Send it, check the form of the response, and return its data."""
         response = http.request(self.method, self.path, json=self.body)
         if self.status == 204:
             assert (response.status_code, response.content) == (204, b"")
@@ -82,9 +82,9 @@ class Call(Struct):
         data = response.json() if is_bare else good(response, self.status)
         assert response.status_code == self.status, response.text
         assert isinstance(data, list if self.is_list else dict), (self.path, data)
-        for each in data if self.is_list else [data]:
-            assert self.names is None or self.names <= set(each), (self.path, each)
-            assert self.names != frozenset() or each == {}, (self.path, each)
+        for item in data if self.is_list else [data]:
+            assert self.names is None or self.names <= set(item), (self.path, item)
+            assert self.names != frozenset() or item == {}, (self.path, item)
         assert not self.is_list or data, (self.path, "there is something to list")
         return data
 
@@ -101,7 +101,7 @@ STATE = "thread_id flow_uuid method_name state_data"
 
 
 def calls(name: str, event: str = "e") -> Iterator[Call]:
-    """Every call of every client that leaves something there or reads it, in an order that works."""
+    """Return every request of every client that writes or reads, in a valid order."""
     session, configs = f"/api/sessions/{name}", f"/api/tasks/{name}/pushNotificationConfigs"
     place = f"thread_id={name}"
     task = {"id": name, "contextId": name, "status": {"state": "working"}, "kind": "task", "history": []}
@@ -132,7 +132,7 @@ def calls(name: str, event: str = "e") -> Iterator[Call]:
 
 
 def deletions(name: str, token: str) -> Iterator[Call]:
-    """Every call of every client that deletes, and those that only kagent's server has."""
+    """Return every request of every client that deletes, and those of kagent's server only."""
     yield _call("DELETE", f"/api/sessions/{name}/shares/{token}", 200, "")
     yield _call("DELETE", f"/api/tasks/{name}/pushNotificationConfigs/{name}", 204, None)
     yield _call("DELETE", f"/api/tasks/{name}", 204, None)
@@ -142,7 +142,7 @@ def deletions(name: str, token: str) -> Iterator[Call]:
 
 
 def kept(http: httpx.Client, name: str) -> list[int]:
-    """How much there is of each kind of what belongs to a session."""
+    """Return the number of objects of each kind that belong to a session."""
     session, shares = http.get(f"/api/sessions/{name}"), http.get(f"/api/sessions/{name}/shares")
     state = http.get("/api/crewai/flows/state", params={"thread_id": name, "flow_uuid": "f"})
     return [

@@ -1,4 +1,4 @@
-"""One graph on several savers, step by step: whatever is done to a thread, all of them must show the same."""
+"""Runs one graph on several savers step by step: after every operation, all savers must return the same state."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.adapters.langgraph.graphs import thread
 
 DELTAS = ("log", "rare")
 IS_ORDERED = hasattr(_checkpoint, "exit_delta_late_task_id")
-"""Whether this release gives the writes of every branch an order."""
+"""Whether this release of LangGraph orders the writes of parallel branches."""
 
 
 def add_up(values: list[str] | None, writes: Sequence[list[str]]) -> list[str]:
-    return [*(values or []), *(each for write in writes for each in write)]
+    return [*(values or []), *(line for write in writes for line in write)]
 
 
 class Log(TypedDict, total=False):
@@ -33,7 +33,7 @@ class Log(TypedDict, total=False):
 
 
 def logging(saver: Any) -> Any:
-    """A graph of two nodes that write to channels of all kinds, each time to others."""
+    """Return a graph of two nodes that write to channels of all kinds, and to different ones each time."""
 
     def one(state: Log) -> dict[str, Any]:
         n = state.get("n", 0) + 1
@@ -54,7 +54,7 @@ def logging(saver: Any) -> Any:
 
 
 def shown(graph: Any, config: Any) -> Any:
-    """What a graph reads. Old releases order the writes of some branches by ids that they draw, so their order says nothing."""
+    """Return the state that a graph reads. Old releases order parallel writes by random ids, so their order is ignored."""
     state = graph.get_state(config)
     values = (
         state.values if IS_ORDERED else state.values | {name: sorted(state.values.get(name, ())) for name in DELTAS}
@@ -63,27 +63,27 @@ def shown(graph: Any, config: Any) -> Any:
 
 
 class Beside:
-    """The same thread with several savers, the first of which is ours, and which checkpoint of the one is which of the others."""
+    """The same thread with several savers, the first of which is ours, and the correspondence of their checkpoints."""
 
     def __init__(self, *savers: BaseCheckpointSaver[Any]) -> None:
         self.savers, self.graphs = savers, [logging(saver) for saver in savers]
         self.pairs: list[list[Any]] = []
-        """Configs of the same checkpoint with each saver, the oldest first."""
+        """The configs of each checkpoint by saver, oldest first."""
         self._seen: list[set[str]] = [set() for _ in savers]
         self._copies = 0
 
     def do(self, kind: str, *args: Any) -> None:
-        """Do something with every saver; it works with all of them, or fails with the same error."""
+        """Do the same with every saver: it succeeds with all of them, or fails with the same error."""
         outcomes = getattr(self, f"_{kind}")(*args) or [None]
-        assert len({type(each) for each in outcomes}) == 1, outcomes
+        assert len({type(outcome) for outcome in outcomes}) == 1, outcomes
         self._learn()
 
     def shown(self) -> list[Any]:
-        """What a graph reads of the newest checkpoint, by saver."""
+        """Return the state of the newest checkpoint by saver."""
         return [shown(graph, thread()) for graph in self.graphs]
 
     def shown_at(self, pair: Sequence[Any]) -> list[Any]:
-        """What a graph reads of an older one."""
+        """Return the state of an older checkpoint by saver."""
         return [shown(graph, config) for graph, config in zip(self.graphs, pair, strict=True)]
 
     def _invoke(self, values: Any, durability: str, back: int | None) -> Any:
@@ -94,7 +94,7 @@ class Beside:
 
     def _prune(self, keep: int) -> None:
         self.savers[0].prune(["t"], keep=keep)  # type: ignore[call-arg]
-        # Older ones that are still there are there for the sake of these, and may not be whole themselves.
+        # Older checkpoints are only kept because these depend on them, and may be incomplete.
         self.pairs = sorted(self.pairs, key=lambda pair: _id(pair[0]))[-keep:]
 
     def _copy_thread(self) -> None:
@@ -104,9 +104,9 @@ class Beside:
         assert shown(self.graphs[0], thread(name)) == shown(self.graphs[0], thread())
 
     def _each(self, do: Callable[[Any, Any], Any], back: int | None) -> list[Exception | None]:
-        """Do it from the newest checkpoint, or from the one so many before it."""
+        """Do it from the newest checkpoint, or from the one ``back`` steps before it."""
         pair = [thread() for _ in self.savers]
-        # Old releases read what was written to the first checkpoint although no descendant of it knows the channel.
+        # Old releases read the writes to the first checkpoint even if no descendant has the channel.
         past = self.pairs if IS_ORDERED else self.pairs[1:]
         if back is not None and past:
             pair = past[-1 - back % len(past)]
@@ -120,13 +120,16 @@ class Beside:
         return outcomes
 
     def _learn(self) -> None:
-        """Pair the checkpoints that are new, in the order in which they were made."""
+        """Pair the new checkpoints in the order of their creation."""
         new: list[list[Any]] = []
         for seen, saver in zip(self._seen, self.savers, strict=True):
-            fresh = sorted((each.config for each in saver.list(thread()) if _id(each.config) not in seen), key=_id)
+            fresh = sorted(
+                (checkpoint.config for checkpoint in saver.list(thread()) if _id(checkpoint.config) not in seen),
+                key=_id,
+            )
             seen.update(map(_id, fresh))
             new.append(fresh)
-        assert len({len(each) for each in new}) == 1
+        assert len({len(configs) for configs in new}) == 1
         self.pairs += map(list, zip(*new, strict=True))
 
 

@@ -22,7 +22,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def savers(address: str) -> Iterator[Savers]:
-    """Makes savers on that database; each has a memory of its own, as in another process."""
+    """Creates savers on that database, each with its own cache, as in another process."""
     made: list[HoldfastSaver] = []
 
     def make(**options: Any) -> HoldfastSaver:

@@ -27,25 +27,25 @@ class Chat(TypedDict, total=False):
 
 
 class Trace(TypedDict, total=False):
-    """What happened, in order."""
+    """The events, in order."""
 
     seen: Annotated[list[str], operator.add]
     answer: str
 
 
 def thread(name: str = "t", **more: Any) -> Config:
-    """The config of a thread."""
+    """Return the config of a thread."""
     return {"configurable": {"thread_id": name, **more}}
 
 
 def text(number: int) -> str:
-    """A kilobyte, never the same, in words of no language: little of it can be compressed."""
+    """Return a kilobyte of random words, which hardly compresses."""
     source = Random(number)
     return " ".join("".join(source.choices(SYLLABLES, k=source.randrange(1, 4))) for _ in range(240))[:1_000]
 
 
 def chat_graph(saver: Any, reply: Callable[[Chat], dict[str, Any]] | None = None) -> Any:
-    """A graph that answers each message."""
+    """Return a graph that answers each message."""
 
     def answer(state: Chat) -> dict[str, Any]:
         turn = state.get("turns", 0) + 1
@@ -55,7 +55,7 @@ def chat_graph(saver: Any, reply: Callable[[Chat], dict[str, Any]] | None = None
 
 
 def one_node(state: Any, node: Callable[..., Any], saver: Any) -> Any:
-    """A graph with one node."""
+    """Return a graph with one node."""
     graph = StateGraph(state)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
@@ -64,7 +64,7 @@ def one_node(state: Any, node: Callable[..., Any], saver: Any) -> Any:
 
 
 def asking(saver: Any, work: Callable[[Trace], dict[str, Any]] | None = None, *, state: Any = Trace) -> Any:
-    """A graph with a subgraph that has a history of its own, does some work and then asks somebody."""
+    """Return a graph with a subgraph that has its own history, does some work and then interrupts."""
     below = StateGraph(state)
     below.add_node("work", work or (lambda state: {"answer": "none yet"}))
     below.add_node("ask", lambda state: {"answer": interrupt("what is the answer?")})
@@ -84,5 +84,5 @@ def run(style: str, graph: Any, *args: Any) -> Any:
 
 
 def say(number: int) -> dict[str, Any]:
-    """What somebody says to a chat graph."""
+    """Return the input of a chat graph."""
     return {"messages": [HumanMessage(text(2 * number - 1), id=f"h{number}")]}

@@ -1,4 +1,4 @@
-"""Any state comes back from its skeleton and pieces, and what comes again is recognised."""
+"""Any state is restored from its skeleton and pieces, and objects that are saved again are recognized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.adapters.langgraph.codec import (
     load_value,
 )
 from holdfast.adapters.langgraph.fingerprint import Fingerprint
-from holdfast.adapters.langgraph.object_cache import CachedThread, Learnt, ObjectCache
+from holdfast.adapters.langgraph.object_cache import CachedThread, ObjectCache, SerializedObject
 from holdfast.errors import Corrupt
 
 SERDE = StrictSerializer()
@@ -48,10 +48,10 @@ VERSIONS = st.dictionaries(
 
 
 @given(VALUES)
-def test_a_value_comes_back(value: Any) -> None:
+def test_a_value_is_restored(value: Any) -> None:
     encoder = Encoder(SERDE, None)
     state = dump_value(value, encoder)
-    pieces = [each for each in encoder.pieces if isinstance(each, bytes)]
+    pieces = [piece for piece in encoder.pieces if isinstance(piece, bytes)]
     assert len(pieces) == len(encoder.pieces)
     back = load_value(state, pieces, SERDE)
     assert back == value
@@ -69,7 +69,7 @@ def test_a_value_comes_back(value: Any) -> None:
     id=st.sampled_from(["i", str(uuid6(clock_seq=1)), str(uuid4()), "ffffffff-ffff-6fff-ffff-ffffffffffff"]),
     extra=st.booleans(),
 )
-def test_a_checkpoint_comes_back(
+def test_a_checkpoint_is_restored(
     values: dict[str, Any], versions: Any, seen: Any, updated: Any, ts: str, id: str, extra: bool
 ) -> None:
     checkpoint: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_a_checkpoint_comes_back(
     assert load_checkpoint(id, state, decoder) == checkpoint
 
 
-def test_versions_and_the_moment_take_a_byte_or_two_however_long_a_thread_is() -> None:
+def test_versions_and_the_timestamp_take_one_or_two_bytes_in_a_thread_of_any_length() -> None:
     versions = {name: 1_000_000 - at for at, name in enumerate("abcdef")}
     checkpoint: dict[str, Any] = {
         "v": 4, "id": str(uuid6(clock_seq=1)), "ts": datetime.now(UTC).isoformat(), "channel_values": {},
@@ -100,10 +100,10 @@ def test_many_small_elements_share_pieces() -> None:
     assert load_value(state, encoder.pieces, SERDE) == values  # type: ignore[arg-type]
     longer = Encoder(SERDE, None)
     dump_value([*values, *range(30)], longer)
-    assert longer.pieces[:15] == encoder.pieces, "what was there before is the same piece again"
+    assert longer.pieces[:15] == encoder.pieces, "the earlier elements are the same pieces"
 
 
-def test_a_large_dictionary_is_taken_apart() -> None:
+def test_a_large_dictionary_is_split_into_pieces() -> None:
     files = {f"src/module_{n}.py": f"print({n})\n" * 40 for n in range(100)}
     encoder = Encoder(SERDE, None)
     state = dump_value({"files": files}, encoder)
@@ -115,9 +115,9 @@ def test_a_large_dictionary_is_taken_apart() -> None:
     assert len(set(changed.pieces) - set(encoder.pieces)) == 1
 
 
-def learnt(value: Any, place: int = 1) -> CachedThread:
+def cached(value: Any, place: int = 1) -> CachedThread:
     thread = ObjectCache().under("t", "stamp")
-    thread.learn(Learnt(value, Fingerprint(value)), place)
+    thread.learn(SerializedObject(value, Fingerprint(value)), place)
     return thread
 
 
@@ -125,9 +125,9 @@ def place_of(thread: CachedThread, value: Any) -> int | None:
     return thread.places_of([value])[0]
 
 
-def test_an_object_is_recognised_until_it_is_changed() -> None:
+def test_an_object_is_recognized_until_it_is_changed() -> None:
     message = HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})
-    thread = learnt(message)
+    thread = cached(message)
     assert place_of(thread, message) == 1
     assert Encoder(SERDE, thread).node([message]) == [3, [1]]
     assert place_of(thread, HumanMessage("x" * 100, id="1", additional_kwargs={"a": {"b": [1]}})) is None
@@ -139,29 +139,29 @@ def test_an_object_is_recognised_until_it_is_changed() -> None:
     assert place_of(thread, message) is None
 
 
-def test_what_is_handed_out_is_new_all_the_way_down() -> None:
+def test_a_rebuilt_object_shares_no_part_with_the_cache() -> None:
     message = AIMessage(
         "x" * 100, additional_kwargs={"a": {"b": [1]}}, tool_calls=[{"name": "f", "args": {}, "id": "1"}]
     )
-    thread = learnt(message)
+    thread = cached(message)
     one, other = thread.rebuild([1])[0], thread.rebuild([1])[0]
     assert one == other == message
     one.additional_kwargs["a"]["b"].append(2)
     one.tool_calls.clear()
     assert other == message == thread.rebuild([1])[0]
-    assert [place_of(thread, each) for each in (one, other, message)] == [None, 1, 1]
+    assert [place_of(thread, value) for value in (one, other, message)] == [None, 1, 1]
 
 
 def many(count: int = 3) -> CachedThread:
     thread = ObjectCache().under("t", "stamp")
     for place in range(count):
         message = AIMessage(f"{place} " * 50, id=str(place))
-        thread.learn(Learnt(message, Fingerprint(message)), place)
+        thread.learn(SerializedObject(message, Fingerprint(message)), place)
     return thread
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_what_somebody_still_has_is_handed_to_nobody_else(kept: int) -> None:
+def test_an_object_that_is_still_referenced_is_not_returned_again(kept: int) -> None:
     thread = many()
     mine = thread.rebuild([0, 1, 2])[kept]
     theirs = thread.rebuild([0, 1, 2])
@@ -172,7 +172,7 @@ def test_what_somebody_still_has_is_handed_to_nobody_else(kept: int) -> None:
 
 
 @pytest.mark.parametrize("part", ["additional_kwargs", "response_metadata", "tool_calls", "invalid_tool_calls"])
-def test_nor_is_an_object_of_which_somebody_has_a_part(part: str) -> None:
+def test_an_object_with_a_referenced_part_is_not_returned_again(part: str) -> None:
     thread = many()
     mine = getattr(thread.rebuild([0, 1, 2])[1], part)
     theirs = thread.rebuild([0, 1, 2])
@@ -191,26 +191,26 @@ def _change(part: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda each: setattr(each, "content", "changed"),
-        lambda each: each.tool_calls.append({"name": "f", "args": {}, "id": "1"}),
-        lambda each: each.additional_kwargs.update(changed=True),
-        lambda each: setattr(each, "name", each.name),
-        lambda each: setattr(each, "unheard_of", 1),
+        lambda message: setattr(message, "content", "changed"),
+        lambda message: message.tool_calls.append({"name": "f", "args": {}, "id": "1"}),
+        lambda message: message.additional_kwargs.update(changed=True),
+        lambda message: setattr(message, "name", message.name),
+        lambda message: setattr(message, "unheard_of", 1),
     ],
     ids=["field", "list", "dictionary", "which fields are set", "a field of its own"],
 )
-def test_what_was_changed_and_let_go_of_comes_back_as_it_was(change: Any) -> None:
+def test_a_changed_and_released_object_is_rebuilt_with_its_original_content(change: Any) -> None:
     thread = many()
-    whole = [each.model_dump() for each in thread.rebuild([0, 1, 2])]
+    whole = [message.model_dump() for message in thread.rebuild([0, 1, 2])]
     fields = set(thread.rebuild([1])[0].model_fields_set)
     change(thread.rebuild([0, 1, 2])[1])
     again = thread.rebuild([0, 1, 2])
-    assert [each.model_dump() for each in again] == whole
+    assert [message.model_dump() for message in again] == whole
     assert again[1].model_fields_set == fields
     assert again[1].model_extra == again[0].model_extra
 
 
-def test_a_place_asked_for_twice_gives_two_objects() -> None:
+def test_a_place_read_twice_gives_two_objects() -> None:
     one, other = many().rebuild([1, 1])
     assert one is not other
     assert one == other
@@ -222,10 +222,10 @@ def test_readers_in_many_threads_never_share_an_object() -> None:
 
     def read(number: int) -> None:
         for turn in range(20):
-            for each in thread.rebuild(range(50)):
-                if each.name is not None:
+            for message in thread.rebuild(range(50)):
+                if message.name is not None:
                     shared.append(number)
-                each.name = f"{number} {turn}"
+                message.name = f"{number} {turn}"
 
     workers = [threading.Thread(target=read, args=(number,)) for number in range(4)]
     before = sys.getswitchinterval()
@@ -240,8 +240,8 @@ def test_readers_in_many_threads_never_share_an_object() -> None:
     assert shared == []
 
 
-def test_objects_of_readings_long_past_are_let_go() -> None:
-    thread = learnt(HumanMessage("x"))
+def test_objects_of_earlier_reads_are_released() -> None:
+    thread = cached(HumanMessage("x"))
     first = thread.rebuild([1])[0]
     thread.begin_read()
     assert place_of(thread, first) == 1
@@ -249,8 +249,8 @@ def test_objects_of_readings_long_past_are_let_go() -> None:
     assert place_of(thread, first) is None
 
 
-def test_an_object_changed_while_it_is_written_down_is_not_remembered() -> None:
-    """With durability "async", a step is saved while the next one runs, and that may give a message its id."""
+def test_an_object_changed_during_serialization_is_not_cached() -> None:
+    """With durability "async", a step is saved while the next one runs, which may set the id of a message."""
     message = HumanMessage("x" * 100)
 
     class Slow(StrictSerializer):
@@ -261,13 +261,13 @@ def test_an_object_changed_while_it_is_written_down_is_not_remembered() -> None:
 
     encoder = Encoder(Slow(), None)
     encoder.node([message])
-    assert encoder.learnt == []
+    assert encoder.serialized == []
     assert len(encoder.pieces) == 1
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_a_piece_too_few_is_noticed(missing: int) -> None:
+def test_a_missing_piece_is_detected(missing: int) -> None:
     encoder = Encoder(SERDE, None)
     state = dump_value(["x" * 100, "y" * 100], encoder)
-    with pytest.raises(Corrupt, match="fewer pieces"):
+    with pytest.raises(Corrupt, match="too few pieces"):
         load_value(state, encoder.pieces[:missing], SERDE)  # type: ignore[arg-type]

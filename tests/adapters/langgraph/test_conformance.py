@@ -1,4 +1,4 @@
-"""LangGraph's own conformance suite, on both engines, with nothing left out."""
+"""LangGraph's own conformance suite, complete and on both engines."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_all_81_promises_of_a_checkpointer_are_kept(address: str) -> None:
 
     report = asyncio.run(validate(opened))
     assert {name: result.failures for name, result in report.results.items() if result.failures} == {}
-    # Counted, because the suite calls it a pass when a capability is not there at all.
+    # The number is checked, because the suite passes if a capability is missing.
     assert {name: result.tests_passed for name, result in report.results.items()} == PASSED
     assert sum(PASSED.values()) == 81

@@ -1,4 +1,4 @@
-"""State of delta channels: what a graph reads follows from what was stored, whatever the metadata say and whatever is pruned."""
+"""The state of delta channels is independent of the metadata and of pruning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTERS = "counters_since_delta_snapshot"
 
 
 class WithoutCounters:
-    """Savers whose caller leaves out the counters of delta channels, as some releases of LangGraph do for some updates."""
+    """Saves without the counters of delta channels, as some releases of LangGraph do for some updates."""
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         left = {name: value for name, value in metadata.items() if name != COUNTERS}
@@ -62,7 +62,7 @@ def test_an_update_without_counters_loses_nothing(address: str, update: str) -> 
 
 
 def test_prune_keeps_no_ancestor_for_channels_that_are_empty(savers: Savers) -> None:
-    """Such as ephemeral and untracked ones, which have versions but no values."""
+    """For example ephemeral and untracked channels, which have versions but no values."""
     state = {"flag": Annotated[str, EphemeralValue], "memo": Annotated[str, UntrackedValue], "n": int}
     builder = StateGraph(TypedDict("Plain", state, total=False))  # type: ignore[operator]
     builder.add_node("up", lambda state: {"flag": "up", "memo": "m", "n": 1})
@@ -79,7 +79,7 @@ def test_prune_keeps_no_ancestor_for_channels_that_are_empty(savers: Savers) -> 
     assert graph.get_state(thread()).values["n"] == 3
 
 
-# Any sequence of what can be done with a thread, beside LangGraph's own savers
+# Any sequence of operations on a thread, compared with LangGraph's own savers
 
 TEXTS = st.lists(st.sampled_from("xyz"), min_size=1, max_size=2)
 VALUES = st.fixed_dictionaries({}, optional={"log": TEXTS, "rare": TEXTS, "seen": TEXTS})
@@ -96,7 +96,7 @@ STEPS = st.lists(STEP, min_size=1, max_size=8)
 
 
 def check(saver: HoldfastSaver, in_memory: Any, in_a_file: Any, steps: list[Any]) -> None:
-    """Do the same with our saver and LangGraph's; after every step a graph reads the same.
+    """Run the same operations on our saver and LangGraph's; after every operation, a graph reads the same state.
 
     LangGraph's own savers differ among themselves where a release of it stores too little. There, one of them is right.
     """
@@ -114,19 +114,19 @@ def check(saver: HoldfastSaver, in_memory: Any, in_a_file: Any, steps: list[Any]
 
 @settings(max_examples=30)
 @given(STEPS)
-def test_whatever_is_done_to_a_thread_a_graph_reads_what_it_reads_with_langgraphs_own_savers(steps: list[Any]) -> None:
+def test_any_operations_have_the_same_result_as_with_langgraphs_own_savers(steps: list[Any]) -> None:
     with HoldfastSaver(":memory:") as saver:
         check(saver, InMemorySaver, SqliteSaver, steps)
 
 
 @settings(max_examples=20)
 @given(STEPS)
-def test_the_same_where_metadata_have_no_counters(steps: list[Any]) -> None:
+def test_any_operations_have_the_same_result_without_counters_in_the_metadata(steps: list[Any]) -> None:
     with Uncounted(":memory:") as saver:
         check(saver, UncountedInMemory, UncountedInFile, steps)
 
 
-# The history of a delta channel, on chains that no graph made
+# The history of a delta channel, on synthetic chains of checkpoints
 
 CELL = st.sampled_from(["", "", "snapshot", "plain"])
 LINK = st.tuples(CELL, CELL, st.booleans(), st.booleans(), st.integers(0, 2))
@@ -135,8 +135,8 @@ LINK = st.tuples(CELL, CELL, st.booleans(), st.booleans(), st.integers(0, 2))
 @pytest.mark.parametrize("is_versioned", [False, True], ids=["without versions", "with versions"])
 @settings(max_examples=30)
 @given(links=st.lists(LINK, min_size=1, max_size=40))
-def test_the_history_of_a_channel_is_that_of_langgraphs_own_saver(is_versioned: bool, links: list[Any]) -> None:
-    """A value is found at the nearest ancestor that has one, with all that was written since, its own writes included."""
+def test_the_history_of_a_channel_equals_that_of_langgraphs_own_saver(is_versioned: bool, links: list[Any]) -> None:
+    """The value is that of the nearest ancestor that has one, with all later writes, including the writes to that ancestor."""
     reference = InMemorySaver()
     with HoldfastSaver(":memory:") as saver:
         made = chain(saver, links, is_versioned)
@@ -147,7 +147,7 @@ def test_the_history_of_a_channel_is_that_of_langgraphs_own_saver(is_versioned: 
                 assert ours == reference.get_delta_channel_history(config=config, channels=channels)
 
 
-def test_the_ancestors_of_a_checkpoint_end_although_it_was_saved_again_under_a_descendant(savers: Savers) -> None:
+def test_a_cycle_of_ancestors_terminates(savers: Savers) -> None:
     saver = savers()
 
     def put(parent: Any, number: int) -> Any:
@@ -159,22 +159,22 @@ def test_the_ancestors_of_a_checkpoint_end_although_it_was_saved_again_under_a_d
     one = put(thread(checkpoint_ns=""), 1)
     two = put(one, 2)
     put(two, 1)
-    found = saver.get_delta_channel_history(config=two, channels=["a"])
-    assert [value for _, _, value in found["a"]["writes"]] == [1]
+    history = saver.get_delta_channel_history(config=two, channels=["a"])
+    assert [value for _, _, value in history["a"]["writes"]] == [1]
 
 
-def test_an_empty_id_is_that_of_the_newest_checkpoint(savers: Savers) -> None:
+def test_an_empty_id_means_the_newest_checkpoint(savers: Savers) -> None:
     saver = savers()
     made = chain(saver, [("plain", "", True, False, 0), ("", "", False, False, 0)], True)
     newest = thread(checkpoint_ns="", checkpoint_id="")
     assert saver.get_tuple(newest).config == made[-1]  # type: ignore[union-attr]
-    found = saver.get_delta_channel_history(config=newest, channels=["a"])
-    assert found == saver.get_delta_channel_history(config=made[-1], channels=["a"])
-    assert found["a"]["seed"] == [0]
+    history = saver.get_delta_channel_history(config=newest, channels=["a"])
+    assert history == saver.get_delta_channel_history(config=made[-1], channels=["a"])
+    assert history["a"]["seed"] == [0]
 
 
 def chain(saver: BaseCheckpointSaver[Any], links: list[Any], is_versioned: bool) -> list[Any]:
-    """Checkpoints after each other, or after one that is a little older: with values, snapshots or neither, and writes."""
+    """Create checkpoints with values, snapshots or neither, and writes, each after the previous or a slightly older one."""
     made: list[Any] = []
     for number, (a, b, writes_a, writes_b, back) in enumerate(links):
         values = {name: cell(kind, number) for name, kind in (("a", a), ("b", b)) if kind}

@@ -1,4 +1,4 @@
-"""With a key, content is encrypted, and nothing that is not encrypted is read."""
+"""With a key, content is encrypted, and plain content is rejected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from holdfast.adapters.langgraph import HoldfastSaver
-from holdfast.adapters.langgraph.encryption import Cipher, Plain
+from holdfast.adapters.langgraph.encryption import Cipher, NoCipher
 from holdfast.errors import Corrupt, DecryptionFailed, InvalidInput
 from tests.adapters.langgraph.conftest import Savers
 from tests.adapters.langgraph.graphs import chat_graph, say, text, thread
@@ -20,17 +20,17 @@ KEY, OTHER = bytes(range(32)), bytes(32)
 
 
 def contents(saver: Any) -> list[str]:
-    return [each.content for each in chat_graph(saver).get_state(thread()).values.get("messages", [])]
+    return [message.content for message in chat_graph(saver).get_state(thread()).values.get("messages", [])]
 
 
-def test_a_conversation_is_encrypted_and_goes_on(savers: Savers) -> None:
+def test_an_encrypted_conversation_continues(savers: Savers) -> None:
     for turn in (1, 2, 3):
         chat_graph(savers(encryption_key=KEY)).invoke(say(turn), thread())
     assert contents(savers(encryption_key=KEY.hex())) == [text(n) for n in range(1, 7)]
     assert contents(savers(encryption_key=base64.b64encode(KEY).decode())) == [text(n) for n in range(1, 7)]
 
 
-def test_nothing_of_the_content_is_in_the_database(tmp_path: Path) -> None:
+def test_the_database_contains_no_plain_content(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with HoldfastSaver(str(path), encryption_key=KEY) as saver:
         for turn in (1, 2):
@@ -47,7 +47,7 @@ def test_nothing_of_the_content_is_in_the_database(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_what_is_there_already_is_still_stored_once(tmp_path: Path) -> None:
+def test_equal_content_is_still_stored_once(tmp_path: Path) -> None:
     def pieces(**options: Any) -> int:
         path = tmp_path / f"{len(options)}.db"
         with HoldfastSaver(str(path), **options) as saver:
@@ -71,16 +71,16 @@ def test_rows_that_are_not_encrypted_are_refused(savers: Savers) -> None:
         chat_graph(savers(encryption_key=KEY)).invoke(say(2), thread())
 
 
-def test_a_write_that_is_not_encrypted_is_refused_too(savers: Savers) -> None:
+def test_a_write_that_is_not_encrypted_is_refused(savers: Savers) -> None:
     chat_graph(savers(encryption_key=KEY)).invoke(say(1), thread())
     newest = savers(encryption_key=KEY).get_tuple(thread())
     assert newest is not None
-    savers().put_writes(newest.config, [("turns", 99)], "somebody")
+    savers().put_writes(newest.config, [("turns", 99)], "another task")
     with pytest.raises(Corrupt, match="value is not encrypted"):
         savers(encryption_key=KEY).get_tuple(thread())
 
 
-def test_another_key_or_none_reads_nothing(savers: Savers) -> None:
+def test_content_cannot_be_read_without_its_key(savers: Savers) -> None:
     chat_graph(savers(encryption_key=KEY)).invoke(say(1), thread())
     with pytest.raises(DecryptionFailed):
         savers(encryption_key=OTHER).get_tuple(thread())
@@ -88,7 +88,7 @@ def test_another_key_or_none_reads_nothing(savers: Savers) -> None:
         savers().get_tuple(thread())
 
 
-def test_with_a_new_key_in_front_of_the_old_one_a_conversation_goes_on(savers: Savers) -> None:
+def test_a_conversation_continues_with_a_new_key_followed_by_the_old_one(savers: Savers) -> None:
     chat_graph(savers(encryption_key=OTHER)).invoke(say(1), thread())
     chat_graph(savers(encryption_key=[KEY, OTHER])).invoke(say(2), thread())
     assert contents(savers(encryption_key=[OTHER, KEY])) == [text(n) for n in range(1, 5)]
@@ -96,18 +96,18 @@ def test_with_a_new_key_in_front_of_the_old_one_a_conversation_goes_on(savers: S
         savers(encryption_key=KEY).get_tuple(thread())
 
 
-def test_no_keys_at_all_are_refused() -> None:
+def test_an_empty_list_of_keys_is_refused() -> None:
     with pytest.raises(InvalidInput, match="32 bytes"):
         HoldfastSaver(":memory:", encryption_key=[])
 
 
 @pytest.mark.parametrize("key", ["", "short", b"short", "g" * 64, "!" * 44, 7, bytes(31)])
-def test_a_key_that_is_none_is_refused(key: Any) -> None:
+def test_an_invalid_key_is_refused(key: Any) -> None:
     with pytest.raises(InvalidInput, match="32 bytes"):
         HoldfastSaver(":memory:", encryption_key=key)
 
 
-def test_every_flipped_bit_of_encrypted_content_is_noticed() -> None:
+def test_every_flipped_bit_of_encrypted_content_is_detected() -> None:
     cipher = Cipher(KEY)
     for content in (b"", b"short", b"long and again " * 40):
         sealed = cipher.seal(content, "piece")
@@ -121,10 +121,10 @@ def test_every_flipped_bit_of_encrypted_content_is_noticed() -> None:
         with pytest.raises(Corrupt):
             cipher.open(sealed, "state")
         with pytest.raises(InvalidInput):
-            Plain().open(sealed, "piece")
+            NoCipher().open(sealed, "piece")
 
 
-def test_langgraphs_own_encrypted_serializer_is_told_what_to_use_instead(savers: Savers) -> None:
+def test_langgraphs_encrypted_serializer_is_refused_with_the_alternative(savers: Savers) -> None:
     class Reversing:
         def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
             return "reversed", plaintext[::-1]

@@ -1,4 +1,4 @@
-"""Real graphs: what they do with a saver must be what they do with LangGraph's own."""
+"""Real graphs behave the same with our saver and with LangGraph's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def contents(graph: Any, config: Any = None) -> list[str]:
     return [message.content for message in graph.get_state(config or thread()).values.get("messages", [])]
 
 
-def test_a_conversation_goes_on_in_another_process(savers: Savers) -> None:
+def test_a_conversation_continues_in_another_process(savers: Savers) -> None:
     for turn in range(1, 6):
         chat_graph(savers()).invoke(say(turn), thread())
     assert contents(chat_graph(savers())) == [text(n) for n in range(1, 11)]
@@ -46,7 +46,7 @@ def test_one_saver_serves_invoke_and_ainvoke(saver: HoldfastSaver) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_every_durability_ends_in_the_same_state(savers: Savers, durability: str) -> None:
+def test_every_durability_has_the_same_final_state(savers: Savers, durability: str) -> None:
     graph = chat_graph(savers())
     for turn in range(1, 4):
         graph.invoke(say(turn), thread(), durability=durability)
@@ -55,7 +55,7 @@ def test_every_durability_ends_in_the_same_state(savers: Savers, durability: str
     assert steps == (3 if durability == "exit" else 9)
 
 
-def test_history_is_what_it_is_with_langgraphs_own_saver(savers: Savers) -> None:
+def test_the_history_equals_that_of_langgraphs_own_saver(savers: Savers) -> None:
     def play(saver: Any) -> list[Any]:
         graph = chat_graph(saver)
         for turn in range(1, 5):
@@ -75,7 +75,7 @@ def test_history_is_what_it_is_with_langgraphs_own_saver(savers: Savers) -> None
     assert again == expected
 
 
-def test_an_interrupted_graph_waits_and_goes_on(savers: Savers) -> None:
+def test_an_interrupted_graph_waits_and_resumes(savers: Savers) -> None:
     def ask(state: Trace) -> dict[str, Any]:
         first = interrupt({"question": "first?"})
         second = interrupt("second?")
@@ -86,14 +86,12 @@ def test_an_interrupted_graph_waits_and_goes_on(savers: Savers) -> None:
     assert stopped["__interrupt__"][0].value == {"question": "first?"}
     stopped = one_node(Trace, ask, savers()).invoke(Command(resume="one"), config)
     assert stopped["__interrupt__"][0].value == "second?"
-    done = asyncio.run(one_node(Trace, ask, savers()).ainvoke(Command(resume="two"), config))
-    assert done == {"seen": ["start", "one", "two"], "answer": "x" * 500}
+    result = asyncio.run(one_node(Trace, ask, savers()).ainvoke(Command(resume="two"), config))
+    assert result == {"seen": ["start", "one", "two"], "answer": "x" * 500}
 
 
-def test_when_one_of_several_branches_fails_the_others_are_not_done_again(
-    savers: Savers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LangGraph drops what a branch wrote after another has failed, so this one fails when the others are kept."""
+def test_if_one_branch_fails_the_others_are_not_repeated(savers: Savers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LangGraph drops the writes of a branch after another has failed, so this branch fails after the others were saved."""
     ran: list[str] = []
     kept: set[str] = set()
     both_kept = threading.Event()
@@ -137,7 +135,7 @@ def test_when_one_of_several_branches_fails_the_others_are_not_done_again(
     assert sorted(result["seen"]) == sorted(["start", "a" * 100, "b" * 100, "c" * 100])
 
 
-def test_a_subgraph_that_waits_keeps_its_own_state(savers: Savers) -> None:
+def test_a_waiting_subgraph_keeps_its_state(savers: Savers) -> None:
     def inner(state: Trace) -> dict[str, Any]:
         return {"seen": ["inner"], "answer": interrupt("inside?")}
 
@@ -159,7 +157,7 @@ def test_a_subgraph_that_waits_keeps_its_own_state(savers: Savers) -> None:
     assert result["seen"][-1] == "inner"
 
 
-def test_many_tasks_sent_at_once_come_back_in_order(savers: Savers) -> None:
+def test_the_results_of_many_parallel_tasks_are_ordered(savers: Savers) -> None:
     def fan(state: Trace) -> list[Send]:
         return [Send("work", {"answer": f"{number:03}"}) for number in range(25)]
 
@@ -174,7 +172,7 @@ def test_many_tasks_sent_at_once_come_back_in_order(savers: Savers) -> None:
     assert compiled.get_state(thread()).values["seen"] == [f"{number:03}" * 40 for number in range(25)]
 
 
-def test_going_back_forks_and_both_ways_stay(savers: Savers) -> None:
+def test_continuing_from_an_older_checkpoint_forks_and_keeps_both_branches(savers: Savers) -> None:
     graph = chat_graph(savers())
     for turn in range(1, 4):
         graph.invoke(say(turn), thread())
@@ -186,7 +184,7 @@ def test_going_back_forks_and_both_ways_stay(savers: Savers) -> None:
     assert contents(chat_graph(savers()))[:3] == [text(1), text(2), "another way"]
 
 
-def test_messages_that_are_changed_replaced_and_removed_come_back_so(savers: Savers) -> None:
+def test_changed_replaced_and_removed_messages_are_saved(savers: Savers) -> None:
     saver = savers()
     graph = chat_graph(saver)
     for turn in range(1, 6):
@@ -197,11 +195,13 @@ def test_messages_that_are_changed_replaced_and_removed_come_back_so(savers: Sav
     del expected[4]
     assert contents(graph) == expected
     assert contents(chat_graph(savers())) == expected
-    graph.update_state(thread(), {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), HumanMessage("anew", id="n")]})
-    assert contents(chat_graph(savers())) == ["anew"]
+    graph.update_state(
+        thread(), {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), HumanMessage("replaced", id="n")]}
+    )
+    assert contents(chat_graph(savers())) == ["replaced"]
 
 
-def test_a_message_that_a_node_changes_in_place_is_saved_as_it_is(savers: Savers) -> None:
+def test_a_message_changed_in_place_by_a_node_is_saved(savers: Savers) -> None:
     def mark(state: Any) -> dict[str, Any]:
         state["messages"][0].content += " read"
         state["messages"][0].additional_kwargs["seen"] = state.get("turns", 0) + 1
@@ -215,7 +215,7 @@ def test_a_message_that_a_node_changes_in_place_is_saved_as_it_is(savers: Savers
     assert first.additional_kwargs == {"seen": 3}
 
 
-def test_what_a_reader_changes_is_nobody_elses(saver: HoldfastSaver) -> None:
+def test_a_change_by_one_reader_is_invisible_to_others(saver: HoldfastSaver) -> None:
     graph = chat_graph(saver)
     graph.invoke(say(1), thread())
     for _ in range(3):
@@ -227,13 +227,13 @@ def test_what_a_reader_changes_is_nobody_elses(saver: HoldfastSaver) -> None:
     one, other = saver.get_tuple(thread()), saver.get_tuple(thread())
     assert one is not None
     assert other is not None
-    pair = [each.checkpoint["channel_values"]["messages"][0] for each in (one, other)]
+    pair = [state.checkpoint["channel_values"]["messages"][0] for state in (one, other)]
     assert pair[0] == pair[1]
     assert pair[0] is not pair[1]
 
 
 def add_up(state: list[str], writes: list[list[str]]) -> list[str]:
-    return [*state, *(each for write in writes for each in write)]
+    return [*state, *(line for write in writes for line in write)]
 
 
 class Delta(TypedDict, total=False):
@@ -241,7 +241,7 @@ class Delta(TypedDict, total=False):
     turns: int
 
 
-def test_delta_channels_survive_pruning_copying_and_removed_runs(savers: Savers) -> None:
+def test_delta_channels_survive_pruning_copying_and_deleted_runs(savers: Savers) -> None:
     def step(state: Delta) -> dict[str, Any]:
         turn = state.get("turns", 0) + 1
         return {"seen": [f"{turn} " * 40], "turns": turn}

@@ -1,4 +1,4 @@
-"""A step costs what is new in it."""
+"""The cost of a step depends only on its new data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLES = ("lg_log", "lg_thread", "lg_piece", "lg_checkpoint", "lg_checkpoint_wri
 
 
 def stored_bytes(address: str) -> int:
-    """What the tables of checkpoints take on the disk, with their indexes."""
+    """Return the size of the checkpoint tables on disk, with their indexes."""
     if address.startswith("postgresql"):
         with psycopg.connect(address, autocommit=True) as connection:
             sizes = "SELECT sum(pg_total_relation_size(name::regclass))::bigint FROM unnest(%s::text[]) AS name"
@@ -33,7 +33,7 @@ def stored_bytes(address: str) -> int:
 
 
 def tidy(address: str) -> None:
-    """What a server does by itself now and then, and that of tests does not: give back the room of rows that were replaced."""
+    """Vacuum the tables, as the autovacuum of a production server does."""
     if address.startswith("postgresql"):
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(f"VACUUM {', '.join(TABLES)}".encode())
@@ -45,7 +45,7 @@ def talk(saver: Any, first: int, last: int) -> None:
         graph.invoke(say(turn), thread(), durability="sync")
 
 
-def test_a_conversation_takes_little_more_than_its_words(address: str, savers: Savers) -> None:
+def test_a_conversation_takes_little_more_space_than_its_text(address: str, savers: Savers) -> None:
     Holdfast(address, auto_migrate=True).close()
     empty = stored_bytes(address)
     for first in range(1, TURNS // 2, TIDY_EACH):
@@ -58,7 +58,7 @@ def test_a_conversation_takes_little_more_than_its_words(address: str, savers: S
     whole = stored_bytes(address) - empty
     words = sum(len(text(n)) for n in range(1, 2 * TURNS + 1))
     if address.startswith("postgresql"):
-        # Every row has a header of 28 bytes there, and every table a map of its free space: only what is added counts.
+        # PostgreSQL rows have a header of 28 bytes, and tables a free space map: only the growth is compared.
         assert whole - half <= 2.5 * (words / 2)
     else:
         assert whole <= 1.5 * words
@@ -79,7 +79,7 @@ def test_forks_and_copies_cost_next_to_nothing(tmp_path: Path) -> None:
         assert len(graph.get_state(thread("copy")).values["messages"]) > 10
 
 
-def test_pruning_gives_back_what_nothing_needs(tmp_path: Path) -> None:
+def test_pruning_frees_unused_pieces(tmp_path: Path) -> None:
     address = str(tmp_path / "a.db")
     with HoldfastSaver(address) as saver:
         talk(saver, 1, 20)

@@ -1,4 +1,4 @@
-"""A saver in transactions of the caller's own: what was rolled back is remembered by nobody."""
+"""A saver in joined transactions: rolled back checkpoints are not cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.adapters.langgraph import HoldfastSaver
 
 
 class Callers:
-    """A caller with a connection of its own, and what is stored as everybody else sees it."""
+    """A caller with its own connection, and another handle that sees only committed data."""
 
     def __init__(self, address: str, acme: TenantHandle) -> None:
         self._is_sqlite = "://" not in address
@@ -24,7 +24,7 @@ class Callers:
         self.acme = acme
 
     def does(self, end: str, work: Callable[[], Any]) -> Any:
-        """Do something in a transaction that ends so."""
+        """Run work in a transaction that ends with ``end``."""
         if self._is_sqlite:
             self.connection.execute("BEGIN IMMEDIATE")
         try:
@@ -36,9 +36,9 @@ class Callers:
         return HoldfastSaver(self.acme.join(self.connection))
 
     def messages(self) -> list[str]:
-        found = HoldfastSaver(self.acme).get_tuple({"configurable": {"thread_id": "t"}})
-        assert found is not None
-        return [each.id for each in found.checkpoint["channel_values"]["messages"]]
+        checkpoint = HoldfastSaver(self.acme).get_tuple({"configurable": {"thread_id": "t"}})
+        assert checkpoint is not None
+        return [message.id for message in checkpoint.checkpoint["channel_values"]["messages"]]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def said(name: str) -> HumanMessage:
     return HumanMessage(name * 30, id=name)
 
 
-def test_what_is_done_anew_after_a_rollback_is_what_is_stored(callers: Callers) -> None:
+def test_work_repeated_after_a_rollback_is_stored(callers: Callers) -> None:
     saver, (a, b, x) = callers.saver(), map(said, "abx")
     first = callers.does("COMMIT", lambda: put(saver, [a]))
     callers.does("ROLLBACK", lambda: put(saver, [a, x], first))
@@ -73,7 +73,7 @@ def test_what_is_done_anew_after_a_rollback_is_what_is_stored(callers: Callers) 
     assert callers.messages() == ["a", "b", "x"]
 
 
-def test_a_saver_beside_a_transaction_that_is_rolled_back_stores_what_it_was_given(callers: Callers) -> None:
+def test_a_saver_outside_a_rolled_back_transaction_stores_its_checkpoints(callers: Callers) -> None:
     plain, joined, (a, b, x) = HoldfastSaver(callers.acme), callers.saver(), map(said, "abx")
     first = put(plain, [a])
     callers.does("ROLLBACK", lambda: put(joined, [a, x], first))

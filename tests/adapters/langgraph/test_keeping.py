@@ -1,4 +1,4 @@
-"""What a saver keeps, finds and lets write."""
+"""Retention, lists, delta channel queries and leases of a saver."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from typing_extensions import TypedDict
 
 from holdfast import FixedClock, Holdfast, Limits
-from holdfast.adapters.langgraph import HoldfastSaver, Retention, operations
+from holdfast.adapters.langgraph import HoldfastSaver, ThreadRetention, operations
 from holdfast.core.queries import Query
 from holdfast.errors import Conflict, Fenced, InvalidInput
 from tests.adapters.langgraph.conftest import Savers
 from tests.adapters.langgraph.graphs import Trace, chat_graph, one_node, say, text, thread
 from tests.adapters.langgraph.test_graphs import Delta
+from tests.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -30,56 +31,56 @@ def talk(saver: Any, first: int, last: int, **config: Any) -> None:
         chat_graph(saver).invoke(say(turn), {**thread(), **config})
 
 
-def test_nothing_is_removed_unless_it_is_asked_for(savers: Savers) -> None:
+def test_nothing_is_removed_without_a_retention(savers: Savers) -> None:
     saver = savers()
     talk(saver, 1, 8)
     assert saver.retain(["t"]) == 0
     assert len(list(saver.list(thread()))) == 24
 
 
-def test_lists_go_on_over_pages_that_the_limits_make_small(address: str) -> None:
+def test_lists_continue_over_small_pages(address: str) -> None:
     with Holdfast(address, limits=Limits(page_rows=5), auto_migrate=True) as holdfast:
         saver = HoldfastSaver(holdfast.tenant("acme"))
         talk(saver, 1, 4)
-        whole = [each.config["configurable"]["checkpoint_id"] for each in saver.list(thread())]
+        whole = [checkpoint.config["configurable"]["checkpoint_id"] for checkpoint in saver.list(thread())]
         assert (len(whole), len(set(whole))) == (12, 12)
         assert len(list(saver.list(thread(), limit=7))) == 7
 
 
 def test_the_last_checkpoints_are_kept(savers: Savers) -> None:
-    saver = savers(retention=Retention(last=5))
+    saver = savers(retention=ThreadRetention(last=5))
     talk(saver, 1, 8)
     assert 5 <= len(list(saver.list(thread()))) <= 9
     assert asyncio.run(saver.aretain(["t"])) > 0
     assert len(list(saver.list(thread()))) == 5
     state = chat_graph(savers()).get_state(thread()).values
-    assert [each.content for each in state["messages"]] == [text(n) for n in range(1, 17)]
+    assert [message.content for message in state["messages"]] == [text(n) for n in range(1, 17)]
 
 
-def test_what_is_young_is_kept(address: str) -> None:
+def test_young_checkpoints_are_kept(address: str) -> None:
     clock = FixedClock()
     with Holdfast(address, clock=clock, auto_migrate=True) as holdfast:
-        saver = HoldfastSaver(holdfast.tenant("acme"), retention=Retention(age=timedelta(hours=1)))
+        saver = HoldfastSaver(holdfast.tenant("acme"), retention=ThreadRetention(age=timedelta(hours=1)))
         for turn in (1, 2, 3):
             talk(saver, turn, turn)
             clock.advance(1_800)
         saver.retain(["t"])
-        assert len(list(saver.list(thread()))) == 3, "of the last turn; the one before is an hour old"
+        assert len(list(saver.list(thread()))) == 3, "those of the last turn; the previous turn is an hour old"
         clock.advance(10_000)
         saver.retain(["t"])
         assert len(list(saver.list(thread()))) == 1
 
 
 def test_the_checkpoints_of_the_last_runs_are_kept(savers: Savers) -> None:
-    saver = savers(retention=Retention(runs=2))
+    saver = savers(retention=ThreadRetention(runs=2))
     for turn in range(1, 6):
         talk(saver, turn, turn, metadata={"run_id": f"r{turn}"})
     saver.retain(["t"])
-    assert {each.metadata["run_id"] for each in saver.list(thread())} == {"r4", "r5"}
+    assert {checkpoint.metadata["run_id"] for checkpoint in saver.list(thread())} == {"r4", "r5"}
     assert chat_graph(savers()).get_state(thread()).values["turns"] == 5
 
 
-def test_a_graph_that_waits_and_delta_channels_survive_retention(savers: Savers) -> None:
+def test_a_waiting_graph_and_delta_channels_survive_retention(savers: Savers) -> None:
     from langgraph.types import Command, interrupt
 
     def step(state: Any) -> dict[str, Any]:
@@ -88,42 +89,42 @@ def test_a_graph_that_waits_and_delta_channels_survive_retention(savers: Savers)
             return {"seen": [interrupt("go on?")], "turns": turn}
         return {"seen": [f"{turn} " * 30], "turns": turn}
 
-    saver = savers(retention=Retention(last=1))
+    saver = savers(retention=ThreadRetention(last=1))
     for turn in range(1, 13):
         one_node(Delta, step, saver).invoke({"seen": [f"in {turn}"]}, thread())
     saver.retain(["t"])
-    done = one_node(Delta, step, savers(retention=Retention(last=1))).invoke(Command(resume="yes"), thread())
+    result = one_node(Delta, step, savers(retention=ThreadRetention(last=1))).invoke(Command(resume="yes"), thread())
     expected = [word for turn in range(1, 12) for word in (f"in {turn}", f"{turn} " * 30)]
-    assert done["seen"] == [*expected, "in 12", "yes"]
+    assert result["seen"] == [*expected, "in 12", "yes"]
 
 
 @pytest.mark.parametrize("wrong", [{"last": 0}, {"last": True}, {"runs": -1}, {"age": 5}, {"age": timedelta(-1)}])
-def test_a_retention_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        Retention(**wrong)
+def test_an_invalid_retention_is_refused(wrong: dict[str, Any]) -> None:
+    with raises(InvalidInput, field=next(iter(wrong))):
+        ThreadRetention(**wrong)
 
 
-def test_a_list_goes_by_before_and_filter(savers: Savers) -> None:
+def test_a_list_is_limited_by_before_and_filter(savers: Savers) -> None:
     saver = savers()
     talk(saver, 1, 3)
     everything = list(saver.list(thread()))
     fifth = everything[4]
-    assert [each.config for each in saver.list(thread(), before=fifth.config)] == [
-        each.config for each in everything[5:]
+    assert [checkpoint.config for checkpoint in saver.list(thread(), before=fifth.config)] == [
+        checkpoint.config for checkpoint in everything[5:]
     ]
-    assert [each.config for each in saver.list(thread(), before=fifth.config, limit=2)] == [
-        each.config for each in everything[5:7]
+    assert [checkpoint.config for checkpoint in saver.list(thread(), before=fifth.config, limit=2)] == [
+        checkpoint.config for checkpoint in everything[5:7]
     ]
     inputs = list(saver.list(thread(), filter={"source": "input"}))
     assert len(inputs) == 3
-    assert [each.metadata["step"] for each in saver.list(None, filter={"source": "loop", "step": 0})] == [0]
+    assert [checkpoint.metadata["step"] for checkpoint in saver.list(None, filter={"source": "loop", "step": 0})] == [0]
     assert list(saver.list(thread(), filter={"step": "0"})) == []
-    assert list(saver.list(thread("nobody"))) == []
+    assert list(saver.list(thread("absent"))) == []
 
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """The queries that are made meanwhile."""
+    """Record the queries that run in the block."""
     made: list[str] = []
     run = Query.all
 
@@ -139,7 +140,7 @@ def statements() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("turns", [3, 12])
-def test_the_history_of_delta_channels_is_one_query_and_one_for_pieces(savers: Savers, turns: int) -> None:
+def test_the_history_of_delta_channels_takes_two_queries(savers: Savers, turns: int) -> None:
     def step(state: Any) -> dict[str, Any]:
         turn = state.get("turns", 0) + 1
         return {"seen": [f"{turn} " * 40], "turns": turn}
@@ -158,7 +159,7 @@ def test_the_history_of_delta_channels_is_one_query_and_one_for_pieces(savers: S
     assert len(made) <= 2, made
 
 
-def test_a_lease_in_the_config_lets_one_process_write(address: str) -> None:
+def test_a_lease_in_the_config_allows_one_process_to_write(address: str) -> None:
     with Holdfast(address, auto_migrate=True) as holdfast:
         acme = holdfast.tenant("acme")
         run = acme.runs.start(acme.sessions.create().id)
@@ -179,12 +180,12 @@ def test_a_lease_in_the_config_lets_one_process_write(address: str) -> None:
         assert chat_graph(other).get_state(thread()).values["turns"] == 2
         with pytest.raises(Conflict):
             saver.put_writes(saver.get_tuple(thread()).config | thread(lease=held, checkpoint_id="x"), [("a", 1)], "t")  # type: ignore[union-attr]
-        with pytest.raises(InvalidInput, match="lease"):
+        with raises(InvalidInput, field="lease"):
             chat_graph(saver).invoke(say(4), thread(lease="mine"), durability="sync")
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_failed_step_is_not_done_twice_whatever_the_durability(savers: Savers, durability: str) -> None:
+def test_the_completed_part_of_a_failed_step_is_not_repeated(savers: Savers, durability: str) -> None:
     ran: list[str] = []
 
     def node(state: Trace) -> dict[str, Any]:
@@ -200,13 +201,13 @@ def test_a_failed_step_is_not_done_twice_whatever_the_durability(savers: Savers,
 
 
 class Said(TypedDict):
-    """One thing that was said."""
+    """A state with one message."""
 
     said: str
 
 
-def test_calls_of_a_subgraph_do_not_pile_up(savers: Savers) -> None:
-    saver = savers(retention=Retention(last=2))
+def test_checkpoints_of_past_subgraph_calls_are_removed(savers: Savers) -> None:
+    saver = savers(retention=ThreadRetention(last=2))
     inner = one_node(Said, lambda state: {"said": state["said"] + "."}, None)
     graph = one_node(Said, inner, saver)
     counts = []

@@ -1,4 +1,4 @@
-"""The cache of a saver: used by several threads at once, for objects that change in place, and for some that cannot be copied."""
+"""The object cache: concurrent use, objects changed in place, and objects that cannot be copied."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.adapters.langgraph import HoldfastSaver, Retention, object_cache
+from holdfast.adapters.langgraph import HoldfastSaver, ThreadRetention, object_cache
 from holdfast.adapters.langgraph.object_cache import MAX_SHAPES, MAX_THREADS, CachedThread, ObjectCache
 from holdfast.errors import InvalidInput
 from tests.adapters.langgraph.graphs import thread
 
 
 class Locked(BaseModel):
-    """Something that cannot be copied, and is not written down."""
+    """An object with a field that cannot be copied and is not serialized."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     name: str
@@ -33,7 +33,7 @@ class Locked(BaseModel):
 
 
 class Unlike(BaseModel):
-    """Something that cannot be compared."""
+    """An object that cannot be compared."""
 
     name: str
 
@@ -45,20 +45,20 @@ class Unlike(BaseModel):
 
 
 class Holder(BaseModel):
-    """Something with another object in it."""
+    """An object that contains another object."""
 
     name: str
     inside: Any
 
 
 class Mine(BaseModel):
-    """A class that only the schema of a graph names."""
+    """A class that is only allowed by the schema of a graph."""
 
     a: int = 1
 
 
 class Theirs(BaseModel):
-    """A class that nobody has allowed."""
+    """A class that is not allowed."""
 
 
 @pytest.fixture
@@ -74,18 +74,18 @@ def put(saver: HoldfastSaver, value: Any, name: str = "t", parent: Any = None) -
 
 
 def value_of(saver: HoldfastSaver, name: str = "t") -> Any:
-    found = saver.get_tuple(thread(name))
-    assert found is not None
-    return found.checkpoint["channel_values"]["v"]
+    checkpoint = saver.get_tuple(thread(name))
+    assert checkpoint is not None
+    return checkpoint.checkpoint["channel_values"]["v"]
 
 
 def elsewhere(saver: HoldfastSaver) -> HoldfastSaver:
-    """A saver that remembers nothing, as in another process."""
+    """Return a saver with an empty cache, as in another process."""
     return HoldfastSaver(str(saver._database._where), allow=[Locked, Unlike, Holder])
 
 
 class Meanwhile:
-    """A store in which something else happens between an answer and its arrival."""
+    """A store that runs a callback after each result, before the caller receives it."""
 
     def __init__(self, saver: HoldfastSaver, happens: Callable[[], Any]) -> None:
         self._store, self._happens = saver._database.sync_store(), [happens]
@@ -94,14 +94,14 @@ class Meanwhile:
         return getattr(self._store, name)
 
     def find(self, **arguments: Any) -> Any:
-        found = self._store.find(**arguments)
+        checkpoint = self._store.find(**arguments)
         while self._happens:
             self._happens.pop()()
-        return found
+        return checkpoint
 
 
 @pytest.mark.parametrize("what", ["pruned", "forgotten", "deleted"])
-def test_a_reader_is_not_misled_by_what_others_do_meanwhile(
+def test_concurrent_changes_do_not_affect_a_reader(
     saver: HoldfastSaver, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
@@ -117,15 +117,15 @@ def test_a_reader_is_not_misled_by_what_others_do_meanwhile(
             put(saver, [1], name=f"other {number}")
 
     happens = {"pruned": pruned, "forgotten": forgotten, "deleted": lambda: saver.delete_thread("t")}[what]
-    there = Meanwhile(saver, happens)
-    monkeypatch.setattr(saver._database, "sync_store", lambda: there)
-    assert [each.content[0] for each in value_of(saver)] == ["a", "b"]
+    store = Meanwhile(saver, happens)
+    monkeypatch.setattr(saver._database, "sync_store", lambda: store)
+    assert [message.content[0] for message in value_of(saver)] == ["a", "b"]
 
 
 def test_many_threads_use_one_saver(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(number) for number in range(2 * MAX_THREADS)]
     for name in names:
-        put(saver, [HumanMessage("a" * 100, id=str(each)) for each in range(3)], name)
+        put(saver, [HumanMessage("a" * 100, id=str(number)) for number in range(3)], name)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
 
@@ -133,10 +133,12 @@ def test_many_threads_use_one_saver(saver: HoldfastSaver, monkeypatch: pytest.Mo
         random = Random(seed)
         for _ in range(40):
             name = random.choice(names)
-            found = saver.get_tuple(thread(name))
-            assert found is not None
+            checkpoint = saver.get_tuple(thread(name))
+            assert checkpoint is not None
             if random.random() < 0.3:
-                put(saver, [*found.checkpoint["channel_values"]["v"], AIMessage("x" * 90)], name, found.config)
+                put(
+                    saver, [*checkpoint.checkpoint["channel_values"]["v"], AIMessage("x" * 90)], name, checkpoint.config
+                )
             if random.random() < 0.1:
                 saver.prune([name])
 
@@ -148,7 +150,7 @@ def test_many_threads_use_one_saver(saver: HoldfastSaver, monkeypatch: pytest.Mo
 
 
 def test_a_cache_is_used_by_many_threads() -> None:
-    cache, keeping = ObjectCache(), HoldfastSaver(":memory:", retention=Retention(last=1))
+    cache, keeping = ObjectCache(), HoldfastSaver(":memory:", retention=ThreadRetention(last=1))
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
@@ -170,25 +172,25 @@ def test_a_cache_is_used_by_many_threads() -> None:
     [(1, True), (0, 0.0), (False, 0), ([1], [True]), ({"a": {"b": 1}}, {"a": {"b": 1.0}})],
     ids=repr,
 )
-def test_a_change_in_place_to_something_equal_is_noticed(tmp_path: Path, old: Any, new: Any) -> None:
+def test_a_change_in_place_to_an_equal_value_is_detected(tmp_path: Path, old: Any, new: Any) -> None:
     saver = HoldfastSaver(str(tmp_path / "a.db"))
     message = AIMessage("x" * 100, additional_kwargs={"v": old})
     first = put(saver, [message])
     message.additional_kwargs["v"] = new
     put(saver, [message], parent=first)
-    found = value_of(elsewhere(saver))[0].additional_kwargs["v"]
-    assert repr(found) == repr(new)
+    restored = value_of(elsewhere(saver))[0].additional_kwargs["v"]
+    assert repr(restored) == repr(new)
 
 
-def test_what_cannot_be_copied_or_compared_is_saved_all_the_same(saver: HoldfastSaver) -> None:
+def test_objects_that_cannot_be_copied_or_compared_are_saved(saver: HoldfastSaver) -> None:
     values = [Holder(name="h" * 100, inside={"n": Unlike(name="u" * 100)}), Locked(name="l" * 100)]
     first = put(saver, values)
     put(saver, values, parent=first)
-    for each in (saver, elsewhere(saver)):
-        found = value_of(each)
-        assert found[0].inside == {"n": {"name": "u" * 100}}
-        assert found[1].name == "l" * 100
-        assert found[1].lock is not values[1].lock, "what is not written down is the same in no process"
+    for reader in (saver, elsewhere(saver)):
+        restored = value_of(reader)
+        assert restored[0].inside == {"n": {"name": "u" * 100}}
+        assert restored[1].name == "l" * 100
+        assert restored[1].lock is not values[1].lock, "a field that is not serialized is created again"
 
 
 class State(TypedDict, total=False):
@@ -197,7 +199,7 @@ class State(TypedDict, total=False):
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_no_switch_of_the_environment_changes_what_may_be_saved(strict: str) -> None:
+def test_environment_variables_do_not_change_the_allowed_types(strict: str) -> None:
     code = """
 from tests.adapters.langgraph.test_object_cache import Mine, Theirs, compiled, thread
 from holdfast.adapters.langgraph import HoldfastSaver
@@ -213,7 +215,7 @@ except InvalidInput as error:
     environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": strict, "PYTHONPATH": ":".join(["src", ".", *sys.path])}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert "{'m': Mine(a=2)}" in ran.stdout, ran.stderr
-    assert "Theirs is not among the types" in ran.stdout, ran.stderr
+    assert "Theirs is not on the list" in ran.stdout, ran.stderr
 
 
 def compiled(saver: HoldfastSaver) -> Any:
@@ -223,23 +225,23 @@ def compiled(saver: HoldfastSaver) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-def test_what_one_graph_may_save_is_not_allowed_to_the_others_on_its_saver(saver: HoldfastSaver) -> None:
-    """LangGraph gives each graph a clone of the saver, which allows the types of that graph and shares everything else."""
+def test_the_types_of_one_graph_are_not_allowed_for_others_on_the_same_saver(saver: HoldfastSaver) -> None:
+    """LangGraph gives each graph a clone of the saver that allows the types of that graph."""
     clone = saver.with_allowlist([(Mine.__module__, "Mine")])
     put(clone, [Mine()])
     assert value_of(clone) == [Mine()]
     for other in (saver, elsewhere(saver)):
-        with pytest.raises(InvalidInput, match="Mine is not among"):
+        with pytest.raises(InvalidInput, match="Mine is not on the list"):
             put(other, [Mine()])
-    with pytest.raises(InvalidInput, match="Mine is not among"):
+    with pytest.raises(InvalidInput, match="Mine is not on the list"):
         value_of(elsewhere(saver))
     saver.close()
-    assert value_of(clone) == [Mine()], "a database that was closed is opened again"
+    assert value_of(clone) == [Mine()], "the closed database is opened again"
     clone.close()
 
 
 class Counted:
-    """A store that notes how many pieces it was asked to keep, and how many it had to read."""
+    """A store that counts the pieces that it saves and reads."""
 
     def __init__(self, saver: HoldfastSaver) -> None:
         self._store = saver._database.sync_store()
@@ -250,18 +252,16 @@ class Counted:
         return getattr(self._store, name)
 
     def put(self, *args: Any, **arguments: Any) -> Any:
-        self.new.append(sum(isinstance(each, bytes) for each in arguments["pieces"]))
+        self.new.append(sum(isinstance(piece, bytes) for piece in arguments["pieces"]))
         return self._store.put(*args, **arguments)
 
     def find(self, **arguments: Any) -> Any:
-        found = self._store.find(**arguments)
-        self.read.append(sum(each is not None for each in found.pieces))
-        return found
+        checkpoint = self._store.find(**arguments)
+        self.read.append(sum(piece is not None for piece in checkpoint.pieces))
+        return checkpoint
 
 
-def test_of_a_state_that_is_known_nothing_is_sent_and_nothing_read_not_even_its_shape(
-    saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_piece_of_a_cached_state_is_sent_or_read(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(saver)
     monkeypatch.setattr(saver._database, "sync_store", lambda: counted)
     messages = [HumanMessage("a" * 100), HumanMessage("b" * 100)]
@@ -277,7 +277,7 @@ def test_of_a_state_that_is_known_nothing_is_sent_and_nothing_read_not_even_its_
     assert counted.read == [3, 0]
 
 
-def test_the_shape_of_another_state_is_another(saver: HoldfastSaver) -> None:
+def test_another_state_has_another_shape(saver: HoldfastSaver) -> None:
     put(saver, ["a" * 100])
     config = thread("t", checkpoint_ns="")
     for names in (["v", "w"], ["w"], ["v"], ["w", "v"]):
@@ -285,29 +285,29 @@ def test_the_shape_of_another_state_is_another(saver: HoldfastSaver) -> None:
         checkpoint |= {"channel_values": dict.fromkeys(names, "x"), "channel_versions": dict.fromkeys(names, 1)}
         saver.put(config, checkpoint, {"source": "loop", "step": 1}, {})
         for reader in (saver, elsewhere(saver)):
-            found = reader.get_tuple(thread("t", checkpoint_ns="", checkpoint_id=checkpoint["id"]))
-            assert found is not None
-            assert list(found.checkpoint["channel_values"]) == names
+            read = reader.get_tuple(thread("t", checkpoint_ns="", checkpoint_id=checkpoint["id"]))
+            assert read is not None
+            assert list(read.checkpoint["channel_values"]) == names
 
 
-def test_only_so_many_bytes_are_remembered_as_they_are() -> None:
-    known = CachedThread("stamp")
+def test_the_number_of_cached_shapes_is_limited() -> None:
+    cached = CachedThread("stamp")
     for place in range(1, MAX_SHAPES + 3):
-        known.keep_shape(place, b"shape %d" % place)
-    known.keep_shape(1, b"something else")
-    assert known.shape_at(1) == b"shape 1"
-    assert known.place_of_shape(b"shape 1") == 1
-    assert known.shape_at(MAX_SHAPES) is not None
-    assert known.shape_at(MAX_SHAPES + 1) is None
-    assert known.place_of_shape(b"something else") is None
-    assert [list(each) for each in known.held()] == [[1, MAX_SHAPES]]
+        cached.keep_shape(place, b"shape %d" % place)
+    cached.keep_shape(1, b"something else")
+    assert cached.shape_at(1) == b"shape 1"
+    assert cached.place_of_shape(b"shape 1") == 1
+    assert cached.shape_at(MAX_SHAPES) is not None
+    assert cached.shape_at(MAX_SHAPES + 1) is None
+    assert cached.place_of_shape(b"something else") is None
+    assert [list(span) for span in cached.held()] == [[1, MAX_SHAPES]]
 
 
 @pytest.mark.parametrize(
     ("source", "new_versions", "looks"),
     [("input", {}, 0), ("input", {"other": 2}, 0), ("input", {"v": 2}, 2), ("loop", {}, 2), ("loop", {"v": 2}, 2)],
 )
-def test_what_no_node_has_seen_since_it_was_read_is_not_looked_at_when_an_input_is_saved(
+def test_objects_are_not_compared_when_an_input_is_saved(
     saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch, source: Any, new_versions: dict[str, int], looks: int
 ) -> None:
     put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
@@ -328,13 +328,11 @@ def test_what_no_node_has_seen_since_it_was_read_is_not_looked_at_when_an_input_
 
 
 @pytest.mark.parametrize(("source", "new_versions"), [("input", {"v": 2}), ("loop", {}), ("update", {})])
-def test_what_was_changed_in_place_is_saved_as_it_is(
-    saver: HoldfastSaver, source: Any, new_versions: dict[str, int]
-) -> None:
+def test_an_object_changed_in_place_is_saved(saver: HoldfastSaver, source: Any, new_versions: dict[str, int]) -> None:
     put(saver, [HumanMessage("a" * 100), HumanMessage("b" * 100)])
     read = value_of(saver)
     read[0].content = "c" * 100
     checkpoint = empty_checkpoint()
     checkpoint |= {"channel_values": {"v": read}, "channel_versions": {"v": 2}}
     saver.put(thread("t", checkpoint_ns=""), checkpoint, {"source": source, "step": 2}, new_versions)
-    assert [each.content for each in value_of(elsewhere(saver))] == ["c" * 100, "b" * 100]
+    assert [message.content for message in value_of(elsewhere(saver))] == ["c" * 100, "b" * 100]

@@ -1,4 +1,4 @@
-"""Loading saved data builds nothing but what is on the list, whatever the environment says."""
+"""Deserialization creates only allowed types, regardless of the environment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from holdfast.errors import Corrupt, InvalidInput
 from tests.adapters.langgraph.graphs import Trace, asking, one_node, run, thread
 
 KINDS = (0, 1, 2, 3, 4, 5)
-"""The ways in which an object may be written down."""
+"""The msgpack extension codes of objects."""
 
 
 class Colour(Enum):
@@ -63,7 +63,7 @@ FINE: list[Any] = [
 
 
 @pytest.mark.parametrize("value", FINE, ids=lambda value: type(value).__name__)
-def test_what_is_on_the_list_comes_back_as_it_was(value: Any) -> None:
+def test_allowed_types_are_serialized_and_deserialized(value: Any) -> None:
     serde = StrictSerializer()
     back = serde.loads_typed(serde.dumps_typed(value))
     assert back == value
@@ -72,14 +72,14 @@ def test_what_is_on_the_list_comes_back_as_it_was(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", FINE, ids=lambda value: type(value).__name__)
-def test_the_bytes_are_those_of_langgraphs_own_serializer(value: Any) -> None:
+def test_the_bytes_equal_those_of_langgraphs_own_serializer(value: Any) -> None:
     assert StrictSerializer().dumps_typed(value) == JsonPlusSerializer().dumps_typed(value)
 
 
 @pytest.mark.parametrize("value", [Colour.RED, Point(x=1), Pair(1, 2)], ids=lambda value: type(value).__name__)
-def test_a_type_that_is_not_on_the_list_is_refused_by_name_when_it_is_saved(value: Any) -> None:
+def test_a_type_that_is_not_allowed_is_refused_by_name_when_it_is_saved(value: Any) -> None:
     name = type(value).__name__
-    with pytest.raises(InvalidInput, match=rf"{name} is not among .*allow=\[{name}\]"):
+    with pytest.raises(InvalidInput, match=rf"{name} is not on the list .*allow=\[{name}\]"):
         StrictSerializer().dumps_typed({"deep": [value]})
     allowing = StrictSerializer([type(value)])
     assert allowing.loads_typed(allowing.dumps_typed({"deep": [value]})) == {"deep": [value]}
@@ -91,18 +91,18 @@ def test_a_type_that_is_not_on_the_list_is_refused_by_name_when_it_is_saved(valu
 
 @pytest.mark.parametrize("code", KINDS)
 @pytest.mark.parametrize("target", [("os", "system"), ("subprocess", "run"), ("builtins", "eval"), ("posix", "system")])
-def test_planted_data_runs_nothing(code: int, target: tuple[str, str], tmp_path: pathlib.Path) -> None:
+def test_planted_data_runs_no_code(code: int, target: tuple[str, str], tmp_path: pathlib.Path) -> None:
     mark = tmp_path / "ran"
     content: Any = f"touch {mark}"
     content = [content] if code == 1 else {"args": content} if code in (2, 4, 5) else content
     inner = ormsgpack.packb([*target, content, "__call__"])
     planted = ormsgpack.packb({"x": [ormsgpack.Ext(code, inner)]})
-    with pytest.raises(InvalidInput, match="is not among"):
+    with pytest.raises(InvalidInput, match="is not on the list"):
         StrictSerializer().loads_typed(("msgpack", planted))
     assert not mark.exists()
 
 
-def test_a_module_is_not_even_imported_for_a_name_that_is_not_on_the_list() -> None:
+def test_the_module_of_a_type_that_is_not_allowed_is_not_imported() -> None:
     inner = ormsgpack.packb(["antigravity", "geohash", "x"])
     with pytest.raises(InvalidInput):
         StrictSerializer().loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(0, inner))))
@@ -115,12 +115,12 @@ def test_other_kinds_are_refused(kind: str) -> None:
         StrictSerializer().loads_typed((kind, b"\x80\x04N."))
 
 
-def test_damaged_bytes_are_said_to_be_damaged() -> None:
+def test_damaged_bytes_are_reported_as_corrupt() -> None:
     with pytest.raises(Corrupt):
         StrictSerializer().loads_typed(("msgpack", b"\xc1\xff"))
 
 
-def test_no_environment_variable_opens_it() -> None:
+def test_no_environment_variable_disables_the_allowlist() -> None:
     code = (
         "from holdfast.adapters.langgraph import StrictSerializer\n"
         "import ormsgpack\n"
@@ -129,16 +129,18 @@ def test_no_environment_variable_opens_it() -> None:
         "except Exception as error: print(type(error).__name__)\n"
     )
     surroundings = {"LANGGRAPH_STRICT_MSGPACK": "false", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=surroundings, check=False)
-    assert done.stdout.strip() == "InvalidInput", done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=surroundings, check=False
+    )
+    assert process.stdout.strip() == "InvalidInput", process.stderr
 
 
-def test_a_graph_is_told_at_once_which_type_it_may_not_save(tmp_path: pathlib.Path) -> None:
+def test_a_graph_fails_at_once_with_the_type_that_is_not_allowed(tmp_path: pathlib.Path) -> None:
     def node(state: Trace) -> dict[str, Any]:
         return {"answer": Point(x=1)}
 
     with HoldfastSaver(str(tmp_path / "a.db")) as saver:
-        with pytest.raises(InvalidInput, match=r"Point is not among .*allow=\[Point\]"):
+        with pytest.raises(InvalidInput, match=r"Point is not on the list .*allow=\[Point\]"):
             one_node(Trace, node, saver).invoke({"seen": []}, thread())
     with HoldfastSaver(str(tmp_path / "a.db"), allow=[Point]) as saver:
         graph = one_node(Trace, node, saver)
@@ -147,7 +149,7 @@ def test_a_graph_is_told_at_once_which_type_it_may_not_save(tmp_path: pathlib.Pa
 
 
 class Basket(TypedDict, total=False):
-    """A state whose schema names classes."""
+    """A state with classes in its schema."""
 
     point: Point
     pairs: Annotated[list[Pair], operator.add]
@@ -155,12 +157,12 @@ class Basket(TypedDict, total=False):
     anything: Any
 
 
-def test_types_that_the_schemas_of_a_graph_name_are_saved_and_read(address: str) -> None:
+def test_types_in_the_schemas_of_a_graph_are_allowed(address: str) -> None:
     state = {"point": Point(x=1), "pairs": [Pair(1, Pair(2, 3))], "colour": Colour.RED}
     with HoldfastSaver(address) as saver:
         graph = one_node(Basket, lambda state: {"pairs": [Pair(4, 5)]}, saver)
         graph.invoke(state, thread())
-        with pytest.raises(InvalidInput, match=r"Unnamed is not among .*allow=\[Unnamed\]"):
+        with pytest.raises(InvalidInput, match=r"Unnamed is not on the list .*allow=\[Unnamed\]"):
             graph.invoke({"anything": Unnamed(x=1)}, thread("other"))
         assert not list(saver.list(thread("other")))
     with HoldfastSaver(address) as saver:
@@ -168,9 +170,9 @@ def test_types_that_the_schemas_of_a_graph_name_are_saved_and_read(address: str)
             **state,
             "pairs": [Pair(1, Pair(2, 3)), Pair(4, 5)],
         }
-        with pytest.raises(InvalidInput, match="is not among"):
+        with pytest.raises(InvalidInput, match="is not on the list"):
             saver.get_tuple(thread())
-        assert type(saver.serde) is StrictSerializer, "only the graph's own clone reads them"
+        assert type(saver.serde) is StrictSerializer, "only the clone of the graph allows them"
 
 
 class Unnamed(BaseModel):
@@ -178,21 +180,19 @@ class Unnamed(BaseModel):
 
 
 @pytest.mark.parametrize("style", ["sync", "async"])
-def test_a_class_of_a_function_is_refused_by_the_first_call_although_a_subgraph_is_interrupted(
-    address: str, style: str
-) -> None:
+def test_a_local_class_is_refused_by_the_first_call_even_if_a_subgraph_is_interrupted(address: str, style: str) -> None:
     class Local(BaseModel):
         seen: Annotated[list[str], operator.add] = []
         answer: str = ""
 
     with HoldfastSaver(address) as saver:
         graph = asking(saver, state=Local)
-        with pytest.raises(InvalidInput, match="could not be read again"):
+        with pytest.raises(InvalidInput, match="could not be deserialized"):
             run(style, graph, {"seen": ["begin"]}, thread())
 
 
 class Outer:
-    """Something with a class in it."""
+    """A class that contains a class."""
 
     class Inner(BaseModel):
         x: int = 1
@@ -213,13 +213,13 @@ def local_one() -> Any:
 
 
 @pytest.mark.parametrize("make", [Outer.Inner, local_one, lambda: Box[int](x=1)], ids=["nested", "local", "generic"])
-def test_a_class_that_would_not_be_found_again_is_refused_when_it_is_saved(make: Any) -> None:
+def test_a_class_that_cannot_be_imported_is_refused_when_it_is_saved(make: Any) -> None:
     value = make()
-    with pytest.raises(InvalidInput, match=r"could not be read again.*top level"):
+    with pytest.raises(InvalidInput, match=r"could not be deserialized.*top level"):
         StrictSerializer([type(value)]).dumps_typed({"deep": [value]})
 
 
-def test_a_class_that_was_defined_again_is_still_saved() -> None:
+def test_a_redefined_class_is_still_saved() -> None:
     serde, old = StrictSerializer([Point]), Point(x=1)
     again = type("Point", (Point,), {"__module__": __name__, "__qualname__": "Point"})
     with pytest.MonkeyPatch.context() as patch:

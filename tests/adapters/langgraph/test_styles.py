@@ -1,4 +1,4 @@
-"""One saver for both styles: each has a handle of its own, on the same database."""
+"""One saver for synchronous and asyncio calls, with a handle for each style on the same database."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from holdfast.adapters.langgraph.database import Database
 from holdfast.errors import Closed, Conflict, InvalidInput, Unavailable
 from tests.adapters.langgraph.conftest import Savers
 from tests.adapters.langgraph.graphs import chat_graph, say, thread
+from tests.errors import raises
 
 
 def said(state: Any) -> list[str]:
@@ -27,9 +28,9 @@ def said(state: Any) -> list[str]:
 
 
 def written(saver: HoldfastSaver, id: str) -> list[Any]:
-    found = saver.get_tuple(thread(checkpoint_ns="", checkpoint_id=id))
-    assert found is not None
-    return list(found.pending_writes or [])
+    checkpoint = saver.get_tuple(thread(checkpoint_ns="", checkpoint_id=id))
+    assert checkpoint is not None
+    return list(checkpoint.pending_writes or [])
 
 
 def checkpoint(id: str, *values: str) -> dict[str, Any]:
@@ -47,7 +48,7 @@ async def begun(saver: HoldfastSaver) -> Any:
     return await saver.aput(thread(checkpoint_ns=""), checkpoint("1", "a"), {"step": 0}, {"said": 1})
 
 
-def test_a_conversation_goes_on_in_either_style_and_in_many_event_loops(saver: HoldfastSaver) -> None:
+def test_a_conversation_continues_in_either_style_and_in_many_event_loops(saver: HoldfastSaver) -> None:
     graph = chat_graph(saver)
     graph.invoke(say(1), thread())
     asyncio.run(graph.ainvoke(say(2), thread()))
@@ -76,7 +77,7 @@ def test_event_loops_in_several_threads_use_one_saver(saver: HoldfastSaver) -> N
     assert [len(chat_graph(saver).get_state(thread(name)).values["messages"]) for name in "abc"] == [6, 6, 6]
 
 
-def test_each_style_opens_its_own_handle_and_only_when_it_is_used(saver: HoldfastSaver) -> None:
+def test_each_style_opens_its_own_handle_on_first_use(saver: HoldfastSaver) -> None:
     database = saver._database
     asyncio.run(saver.aget_tuple(thread()))
     assert database._sync is None
@@ -109,7 +110,7 @@ def test_the_end_of_an_event_loop_closes_its_handle(saver: HoldfastSaver) -> Non
     assert saver._database._loops == {}
 
 
-def test_a_saver_that_was_closed_opens_its_handles_again(address: str) -> None:
+def test_a_closed_saver_opens_its_handles_again(address: str) -> None:
     async def main() -> None:
         async with HoldfastSaver(address) as saver:
             await chat_graph(saver).ainvoke(say(1), thread())
@@ -143,7 +144,7 @@ def test_closing_a_saver_without_await_closes_the_handle_of_a_running_loop_too(a
     asyncio.run(main())
 
 
-def test_a_database_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+def test_opening_a_database_is_retried_after_a_failure(tmp_path: Path) -> None:
     folder = tmp_path / "later"
 
     async def main() -> None:
@@ -157,7 +158,7 @@ def test_a_database_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_caller_that_is_cancelled_does_not_keep_others_from_opening(saver: HoldfastSaver) -> None:
+def test_a_cancelled_caller_does_not_prevent_others_from_opening(saver: HoldfastSaver) -> None:
     async def main() -> None:
         first = asyncio.create_task(saver.aget_tuple(thread()))
         second = asyncio.create_task(saver.aget_tuple(thread()))
@@ -169,7 +170,7 @@ def test_a_caller_that_is_cancelled_does_not_keep_others_from_opening(saver: Hol
     asyncio.run(main())
 
 
-# A saver on a handle of the caller's
+# A saver on a handle of the caller
 
 
 def test_a_handle_serves_its_own_style_and_the_saver_opens_the_other_on_the_same_database(address: str) -> None:
@@ -196,14 +197,14 @@ def test_a_handle_serves_its_own_style_and_the_saver_opens_the_other_on_the_same
         assert hf.tenant("acme").checkpoints.find("t") is not None, "the handle of the caller stays open"
 
 
-def test_another_thing_than_an_address_or_a_tenant_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_location_is_refused(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         for wrong in (hf, 1, None, b"a.db"):
-            with pytest.raises(InvalidInput, match=f"hf.tenant.name., not {type(wrong).__name__}"):
+            with raises(InvalidInput, field="where"):
                 HoldfastSaver(wrong)  # type: ignore[arg-type]
 
 
-def test_in_memory_both_styles_see_the_same(tmp_path: Path) -> None:
+def test_both_styles_see_the_same_in_memory_database(tmp_path: Path) -> None:
     async def turn(graph: Any, number: int) -> None:
         await graph.ainvoke(say(number), thread())
 
@@ -223,7 +224,7 @@ def test_an_asynchronous_handle_in_memory_is_refused_by_synchronous_calls() -> N
         async with AsyncHoldfast(":memory:") as hf:
             saver = HoldfastSaver(hf.tenant("acme"))
             await chat_graph(saver).ainvoke(say(1), thread())
-            with pytest.raises(InvalidInput, match="in memory"):
+            with pytest.raises(InvalidInput, match="in-memory"):
                 saver.get_tuple(thread())
 
     asyncio.run(main())
@@ -248,8 +249,8 @@ def test_asynchronous_calls_in_a_transaction_of_the_caller_are_part_of_it(addres
             asyncio.run(chat_graph(HoldfastSaver(handle)).ainvoke(say(1), thread(), durability="sync"))
             connection.execute(end)
             connection.close()
-            found = HoldfastSaver(acme).get_tuple(thread())
-            assert (None if found is None else len(found.checkpoint["channel_values"]["messages"])) == count
+            checkpoint = HoldfastSaver(acme).get_tuple(thread())
+            assert (None if checkpoint is None else len(checkpoint.checkpoint["channel_values"]["messages"])) == count
 
 
 def test_a_joined_asynchronous_handle_is_refused_by_synchronous_calls(tmp_path: Path) -> None:
@@ -260,16 +261,16 @@ def test_a_joined_asynchronous_handle_is_refused_by_synchronous_calls(tmp_path: 
     async def main() -> None:
         async with AsyncHoldfast(path, sqlite="stdlib") as hf, aiosqlite.connect(path) as connection:
             saver = HoldfastSaver(hf.tenant("acme").join(connection))
-            with pytest.raises(InvalidInput, match="joined your connection"):
+            with pytest.raises(InvalidInput, match="has joined a connection"):
                 saver.get_tuple(thread())
 
     asyncio.run(main())
 
 
-# What is asked for at once
+# Concurrent calls
 
 
-def test_writes_of_tasks_and_a_checkpoint_that_are_saved_at_once_are_all_saved(savers: Savers) -> None:
+def test_concurrent_writes_and_checkpoints_are_all_saved(savers: Savers) -> None:
     saver = savers()
 
     async def main() -> None:
@@ -287,13 +288,13 @@ def test_writes_of_tasks_and_a_checkpoint_that_are_saved_at_once_are_all_saved(s
             ("task 1", "said", "b"),
             ("task 2", "said", "c" * 500),
         ]
-        found = reader.get_tuple(thread())
-        assert found is not None
-        assert found.checkpoint["channel_values"]["said"] == ["a", "b", "c" * 500]
+        newest = reader.get_tuple(thread())
+        assert newest is not None
+        assert newest.checkpoint["channel_values"]["said"] == ["a", "b", "c" * 500]
     assert saver._database.sync_store().verify().damaged == []
 
 
-def test_one_that_is_refused_does_not_take_the_others_along(savers: Savers) -> None:
+def test_a_refused_call_does_not_affect_concurrent_calls(savers: Savers) -> None:
     saver = savers(single_writer=True)
 
     async def main() -> list[Any]:
@@ -301,7 +302,7 @@ def test_one_that_is_refused_does_not_take_the_others_along(savers: Savers) -> N
         await saver.aput(at, checkpoint("2", "a", "b"), {"step": 1}, {"said": 2})
         return await asyncio.gather(
             saver.aput_writes(at, [("said", "late")], "task"),
-            saver.aput_writes(at, [("said", "nobody's")], ""),
+            saver.aput_writes(at, [("said", "without a task")], ""),
             saver.aput(at, checkpoint("3", "a", "late"), {"step": 1}, {"said": 2}),
             return_exceptions=True,
         )
@@ -312,7 +313,7 @@ def test_one_that_is_refused_does_not_take_the_others_along(savers: Savers) -> N
     assert saver.get_tuple(thread(checkpoint_ns="", checkpoint_id="3")) is None
 
 
-def test_while_another_process_writes_the_event_loop_goes_on_and_everything_is_saved(tmp_path: Path) -> None:
+def test_the_event_loop_is_not_blocked_while_another_process_writes(tmp_path: Path) -> None:
     path = str(tmp_path / "agents.db")
 
     async def ticks() -> AsyncIterator[int]:
@@ -326,7 +327,7 @@ def test_while_another_process_writes_the_event_loop_goes_on_and_everything_is_s
         other = apsw.Connection(path)
         other.execute("BEGIN IMMEDIATE")
         turn = asyncio.create_task(graph.ainvoke(say(2), thread(), durability="sync"))
-        # A loop that waited for the other process would end the turn in an error: nobody else could end the transaction.
+        # A blocked loop would end the turn in an error, because only the loop can end the other transaction.
         async for _ in ticks():
             assert not turn.done()
         other.execute("COMMIT")
@@ -338,7 +339,7 @@ def test_while_another_process_writes_the_event_loop_goes_on_and_everything_is_s
         assert asyncio.run(main(saver)) == 4
 
 
-def test_the_handle_that_threads_open_at_once_is_one(address: str) -> None:
+def test_threads_that_open_the_handle_concurrently_share_it(address: str) -> None:
     database, together = Database(address, "default"), threading.Barrier(4)
 
     def store(_: int) -> Any:
@@ -347,5 +348,5 @@ def test_the_handle_that_threads_open_at_once_is_one(address: str) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(store, range(4)))
-    assert len({id(each) for each in stores}) == 1
+    assert len({id(store) for store in stores}) == 1
     database.close()

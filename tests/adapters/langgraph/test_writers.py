@@ -1,4 +1,4 @@
-"""Several writers on one thread, and one that is killed."""
+"""Several writers on one thread, and a killed writer."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from holdfast.errors import Conflict, InvalidInput
 from tests.adapters.langgraph.conftest import Savers
 from tests.adapters.langgraph.graphs import Trace, asking, chat_graph, one_node, say, text, thread
 from tests.adapters.langgraph.graphs import run as run_graph
+from tests.errors import raises
 
 KILLED = """
     import os, signal, sys
@@ -45,14 +46,14 @@ KILLED = """
 
 
 def run(address: str, killed_in: str) -> tuple[int, list[str]]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), address, killed_in],
         capture_output=True, text=True, timeout=120, check=False, env={"PYTHONPATH": ":".join(["src", ".", *sys.path])},
     )  # fmt: skip
-    return done.returncode, done.stdout.split()
+    return process.returncode, process.stdout.split()
 
 
-def test_a_killed_process_is_followed_by_another_that_goes_on(address: str, savers: Savers) -> None:
+def test_another_process_continues_after_a_kill(address: str, savers: Savers) -> None:
     savers().setup()
     assert run(address, "c") == (-signal.SIGKILL, ["a", "b", "c"])
     assert run(address, "d") == (-signal.SIGKILL, ["c", "d"])
@@ -61,7 +62,7 @@ def test_a_killed_process_is_followed_by_another_that_goes_on(address: str, save
     assert values["seen"] == ["start", *(name * 100 for name in "abcd")]
 
 
-def test_with_a_single_writer_the_second_is_told_who_was_first(savers: Savers) -> None:
+def test_with_single_writer_the_second_writer_gets_a_conflict(savers: Savers) -> None:
     one, other = savers(single_writer=True), savers(single_writer=True)
     chat_graph(one).invoke(say(1), thread(), durability="sync")
 
@@ -78,12 +79,16 @@ def test_with_a_single_writer_the_second_is_told_who_was_first(savers: Savers) -
     assert chat_graph(other).get_state(thread()).values["turns"] == 3
 
 
-def test_going_back_on_purpose_is_free_for_a_single_writer(savers: Savers) -> None:
+def test_a_deliberate_fork_is_allowed_with_single_writer(savers: Savers) -> None:
     saver = savers(single_writer=True)
     graph = chat_graph(saver)
     for turn in (1, 2, 3):
         graph.invoke(say(turn), thread())
-    past = next(each for each in graph.get_state_history(thread()) if each.values.get("turns") == 1 and not each.next)
+    past = next(
+        snapshot
+        for snapshot in graph.get_state_history(thread())
+        if snapshot.values.get("turns") == 1 and not snapshot.next
+    )
     graph.invoke(say(9), past.config)
     state = graph.get_state(thread()).values
     assert [message.content for message in state["messages"]][:3] == [text(1), text(2), text(17)]
@@ -92,7 +97,7 @@ def test_going_back_on_purpose_is_free_for_a_single_writer(savers: Savers) -> No
 
 
 @pytest.mark.parametrize("style", ["sync", "async"])
-def test_an_answer_after_going_back_replaces_the_one_before(savers: Savers, style: str) -> None:
+def test_a_new_answer_to_an_interrupt_replaces_the_previous_one(savers: Savers, style: str) -> None:
     graph = asking(savers(single_writer=True))
     run_graph(style, graph, {"seen": ["begin"]}, thread())
     waiting = graph.get_state(thread()).config
@@ -103,28 +108,36 @@ def test_an_answer_after_going_back_replaces_the_one_before(savers: Savers, styl
     assert graph.get_state(thread()).values["answer"] == "newer"
 
 
-def test_copies_forks_and_updates_of_the_past_are_free_for_a_single_writer(savers: Savers) -> None:
+def test_copies_forks_and_updates_of_older_checkpoints_are_allowed_with_single_writer(savers: Savers) -> None:
     graph = chat_graph(savers(single_writer=True))
     for turn in (1, 2, 3):
         graph.invoke(say(turn), thread())
-    past = next(each for each in graph.get_state_history(thread()) if each.values.get("turns") == 2 and not each.next)
+    past = next(
+        snapshot
+        for snapshot in graph.get_state_history(thread())
+        if snapshot.values.get("turns") == 2 and not snapshot.next
+    )
     graph.update_state(thread(), None, as_node="__copy__")
     graph.update_state(past.config, None, as_node="__copy__")
     graph.update_state(past.config, {"turns": 7}, as_node="node")
     assert graph.get_state(thread()).values["turns"] == 7
     before = next(
-        each for each in graph.get_state_history(thread()) if each.next == ("node",) and not each.values.get("turns")
+        snapshot
+        for snapshot in graph.get_state_history(thread())
+        if snapshot.next == ("node",) and not snapshot.values.get("turns")
     )
     assert graph.invoke(None, before.config)["turns"] == 1
     graph.invoke(say(9), thread())
     assert graph.get_state(thread()).values["turns"] == 2
 
 
-def test_two_who_go_back_to_one_checkpoint_conflict(savers: Savers) -> None:
+def test_two_forks_from_one_checkpoint_conflict(savers: Savers) -> None:
     one, other = savers(single_writer=True), savers(single_writer=True)
     for turn in (1, 2):
         chat_graph(one).invoke(say(turn), thread(), durability="sync")
-    past = next(each for each in chat_graph(one).get_state_history(thread()) if each.values.get("turns") == 1)
+    past = next(
+        snapshot for snapshot in chat_graph(one).get_state_history(thread()) if snapshot.values.get("turns") == 1
+    )
 
     def interrupted(state: Any) -> dict[str, Any]:
         chat_graph(other).update_state(past.config, {"turns": 50}, as_node="node")
@@ -137,7 +150,7 @@ def test_two_who_go_back_to_one_checkpoint_conflict(savers: Savers) -> None:
 
 @pytest.mark.parametrize("style", ["sync", "async"])
 def test_a_conflict_in_a_subgraph_that_is_interrupted_is_raised(savers: Savers, style: str) -> None:
-    """LangGraph drops the error of a save in the background when an interrupt comes at the same time."""
+    """LangGraph drops the error of a background save if an interrupt occurs at the same time."""
     one, other = savers(single_writer=True), savers(single_writer=True)
 
     def meanwhile(state: Any) -> dict[str, Any]:
@@ -150,7 +163,7 @@ def test_a_conflict_in_a_subgraph_that_is_interrupted_is_raised(savers: Savers, 
     assert asking(one).get_state(thread()).values["answer"] == "theirs"
 
 
-def test_looking_at_the_newest_by_its_id_is_no_leave_to_fork(savers: Savers) -> None:
+def test_reading_the_newest_checkpoint_by_its_id_does_not_allow_a_fork(savers: Savers) -> None:
     one, other = savers(single_writer=True), savers(single_writer=True)
     chat_graph(one).invoke(say(1), thread(), durability="sync")
     newest = chat_graph(one).get_state(thread()).config
@@ -159,11 +172,11 @@ def test_looking_at_the_newest_by_its_id_is_no_leave_to_fork(savers: Savers) -> 
     checkpoint = empty_checkpoint()
     with pytest.raises(Conflict, match="the newest checkpoint is"):
         one.put(newest, checkpoint, {"source": "update", "step": 9}, {})
-    assert one.get_tuple(newest) is not None, "now it is an older one, and going back to it is meant"
+    assert one.get_tuple(newest) is not None, "it is an older checkpoint now, so a fork is deliberate"
     one.put(newest, checkpoint, {"source": "update", "step": 9}, {})
 
 
-def test_two_savers_that_remember_the_same_thread_do_not_mislead_each_other(savers: Savers) -> None:
+def test_two_savers_with_the_same_cached_thread_stay_consistent(savers: Savers) -> None:
     one, other = savers(), savers()
     for turn in range(1, 5):
         chat_graph(one if turn % 2 else other).invoke(say(turn), thread())
@@ -174,32 +187,32 @@ def test_two_savers_that_remember_the_same_thread_do_not_mislead_each_other(save
     chat_graph(other).invoke(say(2), thread())
     expected = [text(n) for n in range(1, 5)]
     for saver in (one, other, savers()):
-        assert [each.content for each in chat_graph(saver).get_state(thread()).values["messages"]] == expected
+        assert [message.content for message in chat_graph(saver).get_state(thread()).values["messages"]] == expected
 
 
-def test_a_put_after_a_prune_elsewhere_is_written_in_full(savers: Savers) -> None:
-    """What the saver remembers is refused by the store, and the put is made again without it."""
+def test_a_put_after_a_prune_by_another_saver_is_written_in_full(savers: Savers) -> None:
+    """The store rejects the cached places, and the put is repeated without them."""
     one, other = savers(), savers()
     chat_graph(one).invoke(say(1), thread())
-    found = one.get_tuple(thread())
-    assert found is not None
+    newest = one.get_tuple(thread())
+    assert newest is not None
     other.prune(["t"])
-    checkpoint = {**found.checkpoint, "id": f"{found.checkpoint['id'][:-1]}z"}
-    config = one.put(found.config, checkpoint, {"source": "update", "step": 9}, {})
+    checkpoint = {**newest.checkpoint, "id": f"{newest.checkpoint['id'][:-1]}z"}
+    config = one.put(newest.config, checkpoint, {"source": "update", "step": 9}, {})
     again = other.get_tuple(config)
     assert again is not None
     assert again.checkpoint["channel_values"] == checkpoint["channel_values"]
 
 
-def test_a_saver_takes_an_address_or_the_handle_of_a_tenant() -> None:
+def test_invalid_arguments_are_refused() -> None:
     wrong: list[Any] = [None, 7, object()]
     for where in wrong:
-        with pytest.raises(InvalidInput, match=r"hf\.tenant"):
+        with raises(InvalidInput, field="where"):
             HoldfastSaver(where)
     with HoldfastSaver(":memory:") as saver:
-        with pytest.raises(InvalidInput, match="thread_id"):
+        with raises(InvalidInput, field="thread_id"):
             saver.get_tuple({"configurable": {}})
-        with pytest.raises(InvalidInput, match="keep_latest"):
+        with raises(InvalidInput, field="strategy"):
             saver.prune(["t"], strategy="keep everything")
         assert saver.get_next_version(None, None) == 1
         assert saver.get_next_version(7, None) == 8

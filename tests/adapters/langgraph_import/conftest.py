@@ -1,4 +1,4 @@
-"""Old databases made by LangGraph's own savers, and new ones on either engine."""
+"""Old databases of LangGraph's own savers, and new databases, on either engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Official = Callable[[], AbstractContextManager[Any]]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an old database with nothing in it yet."""
+    """The address of an empty old database."""
     request.node.user_properties.append(("leg", f"{request.param}, import from langgraph"))
     return (
         f"sqlite:///{tmp_path / 'old.db'}"
@@ -28,7 +28,7 @@ def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def official(old_url: str) -> Official:
-    """Opens LangGraph's own saver on it."""
+    """Opens LangGraph's own saver on the old database."""
 
     @contextmanager
     def opened() -> Iterator[Any]:
@@ -48,7 +48,7 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def execute(old_url: str) -> Callable[[str], None]:
-    """Runs a statement in the old database."""
+    """Executes a statement in the old database."""
 
     def run(sql: str) -> None:
         if old_url.startswith("sqlite"):

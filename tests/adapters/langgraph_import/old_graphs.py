@@ -1,4 +1,4 @@
-"""Graphs that leave all there can be in an old database: turns, forks, interrupts, subgraphs, failures, early writes."""
+"""Graphs that create every kind of data in an old database: turns, forks, interrupts, subgraphs, failures, early writes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Chat(TypedDict, total=False):
 
 
 class Trace(TypedDict, total=False):
-    """What happened, in order."""
+    """The events, in order."""
 
     seen: Annotated[list[str], operator.add]
 
 
 def add_up(values: list[str] | None, writes: Sequence[list[str]]) -> list[str]:
-    return [*(values or []), *(each for write in writes for each in write)]
+    return [*(values or []), *(line for write in writes for line in write)]
 
 
 class Delta(TypedDict, total=False):
-    """A list of which a checkpoint mostly has only what is new."""
+    """A list of which most checkpoints contain only the new elements."""
 
     seen: Annotated[list[str], DeltaChannel(add_up, snapshot_frequency=5)]
     turns: int
 
 
 def delta(saver: Any) -> Any:
-    """A graph that writes one more line."""
+    """Return a graph that appends one line."""
     return _one(Delta, lambda state: {"seen": ["more"], "turns": state.get("turns", 0) + 1}, saver)
 
 
@@ -49,18 +49,18 @@ def config(thread: str, **more: Any) -> Any:
 
 
 def chat(saver: Any) -> Any:
-    """A graph that answers each message."""
+    """Return a graph that answers each message."""
 
     def answer(state: Chat) -> dict[str, Any]:
         turn = state.get("turns", 0) + 1
-        said = f"answer {turn} " + "word " * 40
-        return {"messages": [AIMessage(said, id=f"a{turn}")], "turns": turn, "notes": {"é": [turn, None, b"\x00"]}}
+        reply = f"answer {turn} " + "word " * 40
+        return {"messages": [AIMessage(reply, id=f"a{turn}")], "turns": turn, "notes": {"é": [turn, None, b"\x00"]}}
 
     return _one(Chat, answer, saver)
 
 
 def asking(saver: Any) -> Any:
-    """A graph with a subgraph that asks somebody, beside a node that fails the first time."""
+    """Return a graph with a subgraph that interrupts, and a parallel node that fails the first time."""
 
     def ask(state: Trace) -> dict[str, Any]:
         return {"seen": [f"asked: {interrupt({'question': 'ok?'})}"]}
@@ -87,7 +87,7 @@ def _one(state: Any, node: Any, saver: Any) -> Any:
 
 
 def fill(saver: Any, *, threads: int = 3, turns: int = 3) -> None:
-    """Some threads with turns, one with a fork, one that waits, one that failed, and writes that came early."""
+    """Create threads with turns, a fork, an interrupt, a failure, and early writes."""
     for number in range(threads):
         for turn in range(turns):
             chat(saver).invoke({"messages": [HumanMessage(f"hello {turn}", id=f"h{turn}")]}, config(f"chat-{number}"))

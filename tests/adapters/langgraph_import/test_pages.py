@@ -1,4 +1,4 @@
-"""The snippets that need LangGraph run as they stand."""
+"""The documentation snippets that require LangGraph run unchanged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.docs.running import programs, run_program
 PROGRAMS = [*programs("langgraph")]
 
 
-def test_there_are_snippets() -> None:
+def test_the_documentation_contains_snippets() -> None:
     assert len(PROGRAMS) >= 4
 
 
-@pytest.mark.parametrize("program", [pytest.param(each, id=str(each[0])) for each in PROGRAMS])
-def test_the_snippets_run_as_they_stand(
+@pytest.mark.parametrize("program", [pytest.param(program, id=str(program[0])) for program in PROGRAMS])
+def test_the_snippets_run(
     program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     run_program(program, tmp_path, monkeypatch, request)

@@ -1,4 +1,4 @@
-"""What ``holdfast checkpoints`` shows without LangGraph is what LangGraph has saved."""
+"""``holdfast checkpoints`` shows without LangGraph the values that LangGraph has saved."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_plain_values_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_plain_values_are_shown_unchanged(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf, HoldfastSaver(hf.tenant("acme")) as saver:
         checkpoint = {**empty_checkpoint(), "channel_values": VALUES, "channel_versions": dict.fromkeys(VALUES, 3)}
         saver.put(config("t", checkpoint_ns=""), checkpoint, {"step": 1}, {})
-        found = hf.tenant("acme").checkpoints.find("t")
-    assert found is not None
-    channels = {each.name: each for each in graph_values.channels(found)}
-    assert {name: each.value for name, each in channels.items()} == VALUES
-    assert {each.version for each in channels.values()} == {3}
+        stored_checkpoint = hf.tenant("acme").checkpoints.find("t")
+    assert stored_checkpoint is not None
+    channels = {channel.name: channel for channel in graph_values.channels(stored_checkpoint)}
+    assert {name: channel.value for name, channel in channels.items()} == VALUES
+    assert {channel.version for channel in channels.values()} == {3}
     assert channels["text"].size_bytes > 1_000 > channels["none"].size_bytes
 
 
@@ -48,27 +48,31 @@ def test_objects_are_shown_with_the_name_of_their_class(tmp_path: Path) -> None:
         mixed, talk, waits = store.find("t"), store.find("chat-0"), store.list("waiting", namespace="")[0]
     assert mixed is not None
     assert talk is not None
-    shown = {each.name: each.value for each in graph_values.channels(mixed)}
-    assert shown["raw"] == {"$bytes": 5}
-    assert shown["keys"] == {"1": {"x": {"$bytes": 1}}}
-    assert "2026-01-02" in str(shown["when"])
-    assert "UUID" in shown["id"]["$type"]
-    messages = next(each.value for each in graph_values.channels(talk) if each.name == "messages")
-    assert [each["$type"].rpartition(".")[2] for each in messages] == ["HumanMessage", "HumanMessage", "AIMessage"]
+    shown_values = {channel.name: channel.value for channel in graph_values.channels(mixed)}
+    assert shown_values["raw"] == {"$bytes": 5}
+    assert shown_values["keys"] == {"1": {"x": {"$bytes": 1}}}
+    assert "2026-01-02" in str(shown_values["when"])
+    assert "UUID" in shown_values["id"]["$type"]
+    messages = next(channel.value for channel in graph_values.channels(talk) if channel.name == "messages")
+    assert [message["$type"].rpartition(".")[2] for message in messages] == [
+        "HumanMessage",
+        "HumanMessage",
+        "AIMessage",
+    ]
     assert messages[0]["content"] == "hello 0"
-    written = {write.channel: graph_values.written(write) for task in waits.tasks for write in task.writes}
+    written = {write.channel: graph_values.write_value(write) for task in waits.tasks for write in task.writes}
     assert written["seen"] == ["quick"]
     assert "ok?" in str(written["__interrupt__"])
 
 
-def test_what_is_encrypted_is_not_shown(tmp_path: Path) -> None:
+def test_encrypted_values_are_not_shown(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         saver = HoldfastSaver(hf.tenant("acme"), encryption_key="11" * 32)
         chat(saver).invoke({"messages": []}, config("t"))
         asking(saver).invoke({"seen": ["secret"]}, config("u"))
-        found, waits = hf.tenant("acme").checkpoints.find("t"), hf.tenant("acme").checkpoints.find("u")
-    assert found is not None
+        checkpoint, waits = hf.tenant("acme").checkpoints.find("t"), hf.tenant("acme").checkpoints.find("u")
+    assert checkpoint is not None
     assert waits is not None
     with pytest.raises(graph_values.Unreadable, match="encrypted"):
-        graph_values.channels(found)
-    assert all("$unreadable" in graph_values.written(each) for task in waits.tasks for each in task.writes)
+        graph_values.channels(checkpoint)
+    assert all("$unreadable" in graph_values.write_value(write) for task in waits.tasks for write in task.writes)

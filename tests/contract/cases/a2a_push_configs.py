@@ -1,4 +1,4 @@
-"""Push configurations: a user's own, for one task. ``records.py`` has what they share with other records."""
+"""Push configurations: per user and task. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.contract.cases.world import World
 @contract()
 async def push_configurations_are_stored_for_a_task_and_cleared(world: World) -> None:
     configs = world.tenant().a2a_push_configs
-    made = await configs.upsert(NewA2APushConfig("t", {"url": "https://example.test", "token": None}))
-    assert (made.id, made.task_id, made.user) == ("t", "t", ""), "without an id, it is the task's"
+    created = await configs.upsert(NewA2APushConfig("t", {"url": "https://example.test", "token": None}))
+    assert (created.id, created.task_id, created.user) == ("t", "t", ""), "without an id, it gets the id of the task"
     world.clock.advance(1)
     other = await configs.upsert(NewA2APushConfig("t", {}, id="o"))
     again = await configs.upsert(NewA2APushConfig("t", {"url": "changed"}))
-    assert (again.config, again.created_at) == ({"url": "changed"}, made.created_at)
+    assert (again.config, again.created_at) == ({"url": "changed"}, created.created_at)
     of_user = await configs.upsert(NewA2APushConfig("t", {}, user="ada"))
     assert await configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == [again, other]
     assert await configs.list(where=[column("task_id").eq("t")]) == [again, other, of_user]

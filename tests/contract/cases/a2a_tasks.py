@@ -1,4 +1,4 @@
-"""A2A tasks: what comes back is what was saved, what has not changed is not written again, and deleting can be undone."""
+"""A2A tasks: a task is returned as saved, unchanged elements are not written again, and deletion can be undone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contract.cases.world import World, raises
 
 
 def task_of(id: str, messages: int, parts: int = 2) -> dict[str, Any]:
-    """A task with so many messages and an artifact of so many parts, as A2A 0.3 has it: nulls, and keys in an order."""
+    """Return a task with these numbers of messages and parts, in the form of A2A 0.3: with nulls and ordered keys."""
     return {
         "contextId": "c",
         "id": id,
@@ -30,49 +30,49 @@ def task_of(id: str, messages: int, parts: int = 2) -> dict[str, Any]:
     }
 
 
-async def _a_task_comes_back_as_it_was(world: World, name: str) -> None:
+async def _a_task_is_returned_as_saved(world: World, name: str) -> None:
     tasks = world.tenant(name).a2a_tasks
     assert await tasks.find("t") is None
     task = task_of("t", 3)
     task["metadata"] = {"texts": list(TEXTS), "": [1, 2.5, True, None, {"$": 1e300}]}
     await tasks.save("t", task, context_id="c", state="working")
-    found = await tasks.find("t")
-    assert found is not None
-    assert json.dumps(found.task) == json.dumps(task), "in the order of its keys too"
-    assert (found.id, found.context_id, found.state, found.user) == ("t", "c", "working", "")
-    assert found.created_at == found.updated_at == from_us(world.clock.now_us())
+    saved = await tasks.find("t")
+    assert saved is not None
+    assert json.dumps(saved.task) == json.dumps(task), "with its keys in order"
+    assert (saved.id, saved.context_id, saved.state, saved.user) == ("t", "c", "working", "")
+    assert saved.created_at == saved.updated_at == from_us(world.clock.now_us())
     bare: dict[str, Any] = {"id": "u", "history": None}
     await tasks.save("u", bare)
     strange: dict[str, Any] = {"history": [], "artifacts": [None, "text", {"parts": None}], "other": [1]}
     await tasks.save("v", strange)
-    for id, saved in (("u", bare), ("v", strange)):
-        again = await tasks.find(id)
-        assert again is not None
-        assert again.task == saved
+    for id, expected in (("u", bare), ("v", strange)):
+        stored_task = await tasks.find(id)
+        assert stored_task is not None
+        assert stored_task.task == expected
 
 
-async def _the_last_save_wins_whatever_grew_shrank_or_changed(world: World, name: str) -> None:
+async def _the_last_save_wins(world: World, name: str) -> None:
     tasks = world.tenant(name).a2a_tasks
-    made = from_us(world.clock.now_us() + 1_000_000)
+    created_at = from_us(world.clock.now_us() + 1_000_000)
     for messages, parts in ((1, 0), (2, 3), (2, 4), (1, 2), (0, 0), (5, 1)):
         world.clock.advance(1)
         task = task_of("t", messages, parts)
         task["history"][:1] = [{"messageId": "changed", "n": parts}] if messages else []
         await tasks.save("t", task, state=f"{messages}")
-        found = await tasks.find("t")
-        assert found is not None
-        assert (found.task, found.state, found.created_at) == (task, f"{messages}", made)
-        assert found.updated_at == from_us(world.clock.now_us())
+        saved = await tasks.find("t")
+        assert saved is not None
+        assert (saved.task, saved.state, saved.created_at) == (task, f"{messages}", created_at)
+        assert saved.updated_at == from_us(world.clock.now_us())
 
 
-async def _each_user_has_task_ids_of_their_own(world: World, name: str) -> None:
+async def _each_user_has_separate_task_ids(world: World, name: str) -> None:
     tasks = world.tenant(name).a2a_tasks
     for user in (None, "ada", "bob"):
         await tasks.save("t", {"of": user}, user=user)
     for user in (None, "ada", "bob"):
-        found = await tasks.find("t", user=user)
-        assert found is not None
-        assert (found.task, found.user) == ({"of": user}, user or "")
+        task = await tasks.find("t", user=user)
+        assert task is not None
+        assert (task.task, task.user) == ({"of": user}, user or "")
     assert await tasks.find("t", user="eve") is None
     assert await tasks.delete("t", user="eve") is False
     assert await tasks.delete("t", user="ada") is True
@@ -81,16 +81,16 @@ async def _each_user_has_task_ids_of_their_own(world: World, name: str) -> None:
 
 
 @contract()
-async def tasks_are_what_was_saved_last_and_each_users_own(world: World) -> None:
+async def tasks_are_returned_as_last_saved_and_separate_by_user(world: World) -> None:
     for part in (
-        _a_task_comes_back_as_it_was,
-        _the_last_save_wins_whatever_grew_shrank_or_changed,
-        _each_user_has_task_ids_of_their_own,
+        _a_task_is_returned_as_saved,
+        _the_last_save_wins,
+        _each_user_has_separate_task_ids,
     ):
         await part(world, part.__name__)
 
 
-async def _tasks_are_listed_the_one_whose_state_is_newest_first(world: World, name: str) -> None:
+async def _tasks_are_listed_newest_state_first(world: World, name: str) -> None:
     tasks = world.tenant(name).a2a_tasks
     for name in ("a", "b", "c", "d"):
         world.clock.advance(1)
@@ -100,24 +100,24 @@ async def _tasks_are_listed_the_one_whose_state_is_newest_first(world: World, na
     world.clock.advance(1)
     await tasks.save("a", task_of("a", 1), context_id="one", state="completed")
     await tasks.save("e", {}, user="ada", context_id="one")
-    assert [each.id for each in await tasks.list()] == ["a", "d", "c", "b"]
-    assert [each.id for each in await tasks.list(context_id="one")] == ["a", "b"]
-    assert [each.id for each in await tasks.list(state="working")] == ["d", "c", "b"]
-    assert [each.id for each in await tasks.list(since=before)] == ["a"]
+    assert [task.id for task in await tasks.list()] == ["a", "d", "c", "b"]
+    assert [task.id for task in await tasks.list(context_id="one")] == ["a", "b"]
+    assert [task.id for task in await tasks.list(state="working")] == ["d", "c", "b"]
+    assert [task.id for task in await tasks.list(since=before)] == ["a"]
     assert await tasks.list(since=before + timedelta(seconds=2)) == []
     assert await tasks.count() == 4
     assert await tasks.count(context_id="one", state="working") == 1
-    assert [each.id for each in await tasks.list(user="ada")] == ["e"]
+    assert [task.id for task in await tasks.list(user="ada")] == ["e"]
     page = await tasks.list(limit=3)
-    assert [each.task for each in page] == [task_of("a", 1), task_of("d", 2), task_of("c", 2)]
+    assert [task.task for task in page] == [task_of("a", 1), task_of("d", 2), task_of("c", 2)]
     rest = await tasks.list(limit=3, cursor=page.next)
-    assert ([each.id for each in rest], rest.next) == (["b"], None)
+    assert ([task.id for task in rest], rest.next) == (["b"], None)
     with raises(InvalidFilter):
         await tasks.list(cursor="nonsense")
     await tasks.save("b", {}, state_at=from_us(0))
     await tasks.save("z", {}, state_at=before + timedelta(days=1))
     last_and_first = await tasks.list()
-    assert (last_and_first[0].id, last_and_first[-1].id) == ("z", "b"), "as the caller says"
+    assert (last_and_first[0].id, last_and_first[-1].id) == ("z", "b"), "the caller's state_at decides"
     assert last_and_first[-1].state_at == from_us(0)
 
 
@@ -135,24 +135,24 @@ async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, na
     )
     restored = await tasks.restore("t")
     assert restored.task == task_of("t", 2)
-    assert [each.config for each in await configs.list(where=[column("task_id").eq("t"), column("user").eq("")])] == [
+    assert [item.config for item in await configs.list(where=[column("task_id").eq("t"), column("user").eq("")])] == [
         {"url": "u"}
     ]
     world.clock.advance(1)
     await tasks.delete("t")
     await tasks.save("t", task_of("t", 1))
-    again = await tasks.find("t")
-    assert again is not None
-    assert again.task == task_of("t", 1), "nothing of the deleted one is in it"
+    saved = await tasks.find("t")
+    assert saved is not None
+    assert saved.task == task_of("t", 1), "it contains nothing of the deleted task"
     assert await configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == []
-    with raises(Conflict, saying="another task"):
+    with raises(Conflict, saying="'t'"):
         await tasks.restore("t")
     world.clock.advance(1)
     await tasks.delete("t")
-    assert (await tasks.restore("t")).task == task_of("t", 1), "the one that was deleted last"
+    assert (await tasks.restore("t")).task == task_of("t", 1), "the task that was deleted last"
     assert await tasks.purge("t") == 2
     assert await tasks.purge("t") == 0
-    with raises(NotFound):
+    with raises(NotFound, noun="task", key="t"):
         await tasks.restore("t")
 
 
@@ -164,15 +164,15 @@ async def _a_task_belongs_to_the_session_of_its_context(world: World, name: str)
     await tenant.a2a_tasks.save("t", {"of": "bob"}, context_id="c", user="bob")
     await tenant.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}, user="ada"))
     used = await tenant.sessions.get(session.id)
-    assert used.updated_at == from_us(world.clock.now_us()), "a task that goes on is a session in use"
+    assert used.updated_at == from_us(world.clock.now_us()), "a saved task counts as use of its session"
     await tenant.sessions.delete(session.id)
     assert await tenant.a2a_tasks.find("t", user="ada") is None
     assert await tenant.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("ada")]) == []
     assert await tenant.a2a_tasks.find("t", user="bob") is not None
     await tenant.sessions.restore(session.id)
-    found = await tenant.a2a_tasks.find("t", user="ada")
-    assert found is not None
-    assert found.task == task_of("t", 2)
+    restored = await tenant.a2a_tasks.find("t", user="ada")
+    assert restored is not None
+    assert restored.task == task_of("t", 2)
     assert len(await tenant.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("ada")])) == 1
     await tenant.sessions.purge(session.id)
     assert await tenant.a2a_tasks.find("t", user="ada") is None
@@ -181,22 +181,22 @@ async def _a_task_belongs_to_the_session_of_its_context(world: World, name: str)
 
 
 @contract("concurrency")
-async def saves_at_once_leave_one_of_them(world: World) -> None:
+async def concurrent_saves_leave_one_of_them(world: World) -> None:
     tasks = world.tenant().a2a_tasks
 
     def save(number: int) -> Any:
         return lambda: tasks.save("t", task_of("t", number, number), state=str(number))
 
     await world.together(*(save(number) for number in range(1, 9)))
-    found = await tasks.find("t")
-    assert found is not None
-    assert found.task == task_of("t", int(found.state), int(found.state)), "never a mixture"
+    saved = await tasks.find("t")
+    assert saved is not None
+    assert saved.task == task_of("t", int(saved.state), int(saved.state)), "never a mixture"
 
 
 @contract()
-async def tasks_are_listed_deleted_restored_and_live_with_their_session(world: World) -> None:
+async def tasks_are_listed_deleted_restored_and_belong_to_their_session(world: World) -> None:
     for part in (
-        _tasks_are_listed_the_one_whose_state_is_newest_first,
+        _tasks_are_listed_newest_state_first,
         _a_deleted_task_can_be_restored_until_its_id_is_taken,
         _a_task_belongs_to_the_session_of_its_context,
     ):

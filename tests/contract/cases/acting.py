@@ -1,4 +1,4 @@
-"""ActorContext: who it is said once around a piece of work, and filled in where something is made."""
+"""The actor context: stated once around a block of code, and used as default for new rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.contract.cases.world import World, raises, uuid_of
 
 
 @contract()
-async def a_session_is_made_for_whoever_acts(world: World) -> None:
+async def a_new_session_gets_the_acting_user_and_agent(world: World) -> None:
     acme = world.tenant()
     with acme.acting(user="ada", agent="helper"):
         created = await acme.sessions.create(key="k")
@@ -29,7 +29,7 @@ async def a_session_is_made_for_whoever_acts(world: World) -> None:
 
 
 @contract()
-async def what_is_said_at_the_call_counts_more(world: World) -> None:
+async def arguments_override_the_actor_context(world: World) -> None:
     acme = world.tenant()
     with acme.acting(user="ada", agent="helper"):
         created = await acme.sessions.create(user="bob")
@@ -43,7 +43,7 @@ async def what_is_said_at_the_call_counts_more(world: World) -> None:
 
 
 @contract()
-async def upsert_leaves_a_session_to_its_agent(world: World) -> None:
+async def upsert_does_not_replace_the_agent_by_the_acting_one(world: World) -> None:
     acme = world.tenant()
     first = await acme.sessions.create(key="k", user="ada", agent="first")
     with acme.acting(user="ada", agent="second"):
@@ -53,7 +53,7 @@ async def upsert_leaves_a_session_to_its_agent(world: World) -> None:
 
 
 @contract()
-async def create_is_repeated_and_refused_by_whoever_acts(world: World) -> None:
+async def a_repeated_create_compares_the_acting_user(world: World) -> None:
     acme = world.tenant()
     with acme.acting(user="ada"):
         first = await acme.sessions.create(key="k", id=uuid_of("s"))
@@ -65,7 +65,7 @@ async def create_is_repeated_and_refused_by_whoever_acts(world: World) -> None:
 
 
 @contract()
-async def nothing_is_looked_up_or_filtered_by_who_acts(world: World) -> None:
+async def lookups_and_filters_ignore_the_actor_context(world: World) -> None:
     acme = world.tenant()
     mine = await acme.sessions.create(key="k", user="ada", agent="helper")
     theirs = await acme.sessions.create(key="l", user="bob", agent="other")
@@ -80,8 +80,8 @@ async def nothing_is_looked_up_or_filtered_by_who_acts(world: World) -> None:
 
 
 @contract()
-async def messages_are_stored_as_they_are_whoever_acts(world: World) -> None:
-    """An append can be repeated by anybody: what is stored must not depend on who asks."""
+async def messages_ignore_the_actor_context(world: World) -> None:
+    """Any caller may repeat an append, so the stored message must not depend on the actor."""
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", content="x", metadata={"n": 1}, id=uuid_of("m"))
@@ -96,7 +96,7 @@ async def messages_are_stored_as_they_are_whoever_acts(world: World) -> None:
 
 
 @contract()
-async def feedback_is_of_whoever_acts(world: World) -> None:
+async def feedback_gets_the_acting_user(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     message = await acme.messages.append(session.id, role="user", content="x")
@@ -113,7 +113,7 @@ async def feedback_is_of_whoever_acts(world: World) -> None:
 
 
 @contract()
-async def a_buffer_is_of_whoever_acts(world: World) -> None:
+async def a_buffer_gets_the_acting_user_and_agent(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(key="there", user="ada", agent="first")
     with acme.acting(user="ada", agent="helper"):
@@ -124,12 +124,12 @@ async def a_buffer_is_of_whoever_acts(world: World) -> None:
         assert (await acme.sessions.buffered("given", user="bob", agent="other")).agent == "other"
     await fresh.save()
     assert (await acme.sessions.get(fresh.id)).agent == "helper"
-    nobodys = await acme.sessions.buffered("new")
-    assert (nobodys.user, nobodys.agent) == ("", "")
+    anonymous = await acme.sessions.buffered("new")
+    assert (anonymous.user, anonymous.agent) == ("", "")
 
 
 @contract()
-async def blocks_nest_and_the_inner_one_replaces_only_what_it_names(world: World) -> None:
+async def a_nested_block_overrides_only_its_own_fields(world: World) -> None:
     acme = world.tenant()
     assert acme.acting_now() == ActorContext()
     with acme.acting(user="ada", agent="helper", agent_type="open", channel="telegram", chat="-100", peer_kind="group"):
@@ -148,28 +148,28 @@ async def blocks_nest_and_the_inner_one_replaces_only_what_it_names(world: World
 
 
 @contract()
-async def a_block_can_be_awaited_and_ends_with_an_error_too(world: World) -> None:
+async def a_block_works_with_async_with_and_ends_after_an_error(world: World) -> None:
     acme = world.tenant()
     async with acme.acting(user="ada") as who:
         assert who == acme.acting_now() == ActorContext(user="ada")
         assert (await acme.sessions.create()).user == "ada"
     assert acme.acting_now() == ActorContext()
     with raises(KeyError), acme.acting(user="ada"):
-        _stumble()
+        _fail_inside()
     assert acme.acting_now() == ActorContext()
     with raises(KeyError):
         async with acme.acting(user="ada"):
-            _stumble()
+            _fail_inside()
     assert acme.acting_now() == ActorContext()
     assert (await acme.sessions.create()).user == ""
 
 
-def _stumble() -> None:
+def _fail_inside() -> None:
     raise KeyError
 
 
 @contract()
-async def acting_belongs_to_one_tenant(world: World) -> None:
+async def a_context_belongs_to_one_tenant(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     with acme.acting(user="ada"):
         assert zenith.acting_now() == ActorContext()
@@ -186,7 +186,7 @@ async def acting_belongs_to_one_tenant(world: World) -> None:
 
 
 @contract(limits=Limits(name_bytes=10))
-async def who_acts_has_a_name(world: World) -> None:
+async def values_of_a_context_must_be_valid_names(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = ["", 7, b"x", True]
     for name in ("user", "agent", "sender", "channel", "chat"):
@@ -207,7 +207,7 @@ async def who_acts_has_a_name(world: World) -> None:
 
 
 async def _as(acme: AsyncTenantHandle, user: str) -> list[Session]:
-    """Several sessions, each made inside a block of one's own."""
+    """Create several sessions, each inside its own block."""
     created: list[Session] = []
     for number in range(5):
         with acme.acting(user=user, agent=f"{user} {number}"):
@@ -216,7 +216,7 @@ async def _as(acme: AsyncTenantHandle, user: str) -> list[Session]:
 
 
 @contract("concurrency")
-async def those_who_act_at_once_never_see_each_other(world: World) -> None:
+async def concurrent_blocks_do_not_affect_each_other(world: World) -> None:
     acme = world.tenant()
     users = [f"user {number}" for number in range(16)]
     results = await world.together(*[partial(_as, acme, user) for user in users])

@@ -1,4 +1,4 @@
-"""Activity: what was done is noted once, found by who did it and to what, and never changed."""
+"""The activity log: entries are recorded once, found by actor and object, and never changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 
 
 @contract()
-async def what_was_done_is_noted_once_and_as_it_was_said(world: World) -> None:
+async def an_entry_is_recorded_once_and_unchanged(world: World) -> None:
     acme = world.tenant()
     details = {"size_bytes": 7, "path": ["a", None]}
     created = await acme.activity.record(
@@ -35,7 +35,7 @@ async def what_was_done_is_noted_once_and_as_it_was_said(world: World) -> None:
     with raises(NotFound, saying=created.id):
         await world.tenant("zenith").activity.get(created.id)
     with raises(NotFound):
-        await acme.activity.get(uuid_of("nobody"))
+        await acme.activity.get(uuid_of("missing"))
     assert await acme.activity.count() == 3
     assert await world.tenant("zenith").activity.list() == []
     await _again_under_the_same_id(world)
@@ -71,7 +71,7 @@ async def the_log_is_listed_newest_first_and_filtered_in_a_closed_language(world
     entries = []
     for number in range(7):
         entries.append(await activity.record("a" if number % 2 else "b", actor="ada", subject_id=str(number)))
-        world.clock.advance(number % 3)  # some at the same moment
+        world.clock.advance(number % 3)  # some at the same time
     newest = sorted(entries, key=lambda each: (each.created_at, each.id), reverse=True)
     assert await activity.list() == newest
     pages, cursor = [], None
@@ -137,7 +137,7 @@ async def activity_has_limits(world: World) -> None:
     wrong += [("x", {"details": {1: 2}}), ("x", {"id": "no id"}), ("x", {"reason": None})]
     for action, arguments in wrong:
         if arguments == {"details": []}:
-            continue  # nothing is nothing
+            continue  # empty values are not stored
         with raises(InvalidInput):
             await activity.record(action, **arguments)
     with raises(InvalidText):

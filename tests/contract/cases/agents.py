@@ -1,4 +1,4 @@
-"""Agents: what belongs to one goes with it. ``records.py`` has what they share with other records."""
+"""Agents: rows that belong to one are deleted with it. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.cases.world import World, raises
 
 
 @contract()
-async def a_deleted_agent_is_gone_with_its_blocks_and_tags(world: World) -> None:
+async def deleting_an_agent_deletes_its_blocks_and_tags(world: World) -> None:
     acme = world.tenant()
     plain = await acme.agents.create(NewAgent("Ada", id="ada", tags=["x"]))
     assert (plain.agent_type, plain.model, plain.system, plain.tool_ids, plain.metadata) == ("open", "", "", [], {})

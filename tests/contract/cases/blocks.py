@@ -1,4 +1,4 @@
-"""Core blocks: saved and loaded whole or one by one, each within its size."""
+"""Core blocks: saved and loaded together or one by one, within their size limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contract.cases.world import World, raises
 
 
 @contract()
-async def blocks_are_saved_and_loaded_as_a_whole(world: World) -> None:
+async def blocks_are_saved_and_loaded_together(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
     assert await acme.blocks.list("ada") == []
@@ -38,13 +38,13 @@ async def blocks_are_saved_and_loaded_as_a_whole(world: World) -> None:
         "ada", [NewBlock(label="goals", value="g"), NewBlock(label="human", value="Bea"), new[0]]
     )
     assert [(block.label, block.version) for block in again] == [("goals", 1), ("human", 2), ("persona", 1)]
-    assert again[2] == saved[0], "what stays the same stays as it was"
+    assert again[2] == saved[0], "an unchanged block keeps its version and times"
     assert again[1].updated_at == from_us(world.clock.now_us()) != again[1].created_at
     assert await acme.blocks.save("ada", []) == []
 
 
 @contract()
-async def a_whole_save_can_ask_that_nothing_has_changed(world: World) -> None:
+async def a_save_of_all_blocks_can_require_that_nothing_has_changed(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
     assert await acme.blocks.save("ada", [NewBlock(label="a")], expected=[]) != []
@@ -59,12 +59,12 @@ async def a_whole_save_can_ask_that_nothing_has_changed(world: World) -> None:
 
 
 @contract()
-async def blocks_are_changed_one_by_one_by_version(world: World) -> None:
+async def single_blocks_are_changed_by_version(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
-    made = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
-    assert (made.value, made.description, made.limit_bytes, made.version) == ("kind", "who", 100, 1)
-    assert await acme.blocks.get("ada", "persona") == made == await acme.blocks.find("ada", "persona")
+    created = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
+    assert (created.value, created.description, created.limit_bytes, created.version) == ("kind", "who", 100, 1)
+    assert await acme.blocks.get("ada", "persona") == created == await acme.blocks.find("ada", "persona")
     with raises(Conflict, saying="version 1"):
         await acme.blocks.set("ada", "persona", "other", version=0)
     changed = await acme.blocks.set("ada", "persona", "kinder", version=1)
@@ -85,10 +85,10 @@ async def blocks_are_changed_one_by_one_by_version(world: World) -> None:
 
 
 @contract(limits=Limits(blocks=2, block_bytes=10))
-async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: World) -> None:
+async def block_sizes_and_the_number_of_blocks_are_limited(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
-    made = await acme.blocks.set("ada", "small", "ééé", limit_bytes=6)
+    created = await acme.blocks.set("ada", "small", "ééé", limit_bytes=6)
     for call in (
         partial(acme.blocks.append, "ada", "small", "x"),
         partial(acme.blocks.set, "ada", "small", "1234567"),
@@ -99,40 +99,40 @@ async def a_block_stays_within_its_size_and_an_agent_within_its_blocks(world: Wo
     ):
         with raises(LimitExceeded):
             await call()
-    assert await acme.blocks.list("ada") == [made]
+    assert await acme.blocks.list("ada") == [created]
     await acme.blocks.set("ada", "second", "")
     with raises(LimitExceeded, limit="blocks"):
         await acme.blocks.append("ada", "third", "")
     wrong: list[Any] = [[NewBlock(label="a"), NewBlock(label="a")], [{"label": "a"}], "ab", [NewBlock(label="")]]
-    for each in wrong:
+    for blocks in wrong:
         with raises(InvalidInput):
-            await acme.blocks.save("ada", each)
+            await acme.blocks.save("ada", blocks)
     for number in (0, -1, True, 1.5):
         with raises(InvalidInput):
             await acme.blocks.set("ada", "small", "x", limit_bytes=number)  # type: ignore[arg-type]
     with raises(InvalidInput):
         await acme.blocks.append("ada", "small", 7)  # type: ignore[arg-type]
     for missing in (
-        partial(acme.blocks.set, "nobody", "a", "x"),
-        partial(acme.blocks.append, "nobody", "a", "x"),
-        partial(acme.blocks.list, "nobody"),
+        partial(acme.blocks.set, "unknown", "a", "x"),
+        partial(acme.blocks.append, "unknown", "a", "x"),
+        partial(acme.blocks.list, "unknown"),
     ):
         with raises(NotFound):
             await missing()
     with raises(NotFound):
-        await acme.blocks.save("nobody", [])
+        await acme.blocks.save("unknown", [])
 
 
 @contract("concurrency")
-async def of_many_appends_to_a_block_none_is_lost(world: World) -> None:
+async def no_concurrent_append_to_a_block_is_lost(world: World) -> None:
     acme = world.tenant()
     await acme.agents.create(NewAgent(name="Ada", id="ada"))
-    done = await world.together(*[partial(acme.blocks.append, "ada", "notes", str(number)) for number in range(16)])
-    assert all(isinstance(each, Block) for each in done), done
+    results = await world.together(*[partial(acme.blocks.append, "ada", "notes", str(number)) for number in range(16)])
+    assert all(isinstance(result, Block) for result in results), results
     block = await acme.blocks.get("ada", "notes")
     assert sorted(block.value.split("\n"), key=int) == [str(number) for number in range(16)]
     assert block.version == 16
-    done = await world.together(
+    results = await world.together(
         *[partial(acme.blocks.set, "ada", "once", str(number), version=0) for number in range(8)]
     )
-    assert Counter(type(each) for each in done) == {Block: 1, Conflict: 7}, done
+    assert Counter(type(result) for result in results) == {Block: 1, Conflict: 7}, results

@@ -1,4 +1,4 @@
-"""Buffered sessions: what is kept in memory, and what a save makes of it."""
+"""Buffered sessions: changes in memory, and saves."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from holdfast.stores.conversation.keys import DirectKey
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, everything, raises, raises_kind_of, uuid_of
 
 
-def said(buffer: AsyncBufferedSession) -> list[str]:
-    """The texts of a buffer's history."""
+def texts_of(buffer: AsyncBufferedSession) -> list[str]:
+    """Return the texts of a buffer's history."""
     return [message.content[0]["text"] for message in buffer.history()]
 
 
 def flush_is_due(buffer: AsyncBufferedSession) -> bool:
-    """Asked anew each time."""
+    """Read the property again each time."""
     return buffer.needs_memory_flush
 
 
-async def filled(acme: AsyncTenantHandle, key: str = "k", count: int = 5) -> AsyncBufferedSession:
-    """A saved buffer with the messages 0, 1, 2 ..."""
+async def saved_buffer(acme: AsyncTenantHandle, key: str = "k", count: int = 5) -> AsyncBufferedSession:
+    """Return a saved buffer with the messages 0, 1, 2 ..."""
     buffer = await acme.sessions.buffered(key)
     for number in range(count):
         buffer.add_message(role="user", content=str(number), token_count=number)
@@ -40,8 +40,8 @@ async def filled(acme: AsyncTenantHandle, key: str = "k", count: int = 5) -> Asy
     return buffer
 
 
-async def as_stored(world: World, buffer: AsyncBufferedSession) -> None:
-    """What is stored is what the buffer shows, to this handle and to everybody else."""
+async def check_stored(world: World, buffer: AsyncBufferedSession) -> None:
+    """Check that the stored session equals the buffer, for this handle and for others."""
     acme = world.tenant()
     assert not buffer.has_unsaved
     assert buffer.unsaved() == []
@@ -55,11 +55,11 @@ async def as_stored(world: World, buffer: AsyncBufferedSession) -> None:
     )
     other = await acme.sessions.buffered(buffer.key, user=buffer.user or None)
     assert (other.id, other.state, other.history()) == (buffer.id, buffer.state, buffer.history())
-    await recounted(acme, buffer.id)
+    await check_counters(acme, buffer.id)
 
 
 @contract()
-async def nothing_is_written_before_the_save(world: World) -> None:
+async def a_buffer_writes_nothing_before_its_save(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k", user="ada", agent="helper")
     before = await everything(acme)
@@ -77,21 +77,21 @@ async def nothing_is_written_before_the_save(world: World) -> None:
     assert await everything(acme) == before == []
     assert await acme.sessions.find("k") is None
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     assert (await acme.sessions.get(buffer.id)).created_at == from_us(world.clock.now_us())
 
 
 @contract()
-async def a_save_makes_a_session_that_has_nothing_in_it(world: World) -> None:
+async def a_save_creates_a_session_without_messages(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("empty")
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     assert [session.id for session in await acme.sessions.list()] == [buffer.id]
 
 
 @contract()
-async def messages_come_back_as_they_were_added(world: World) -> None:
+async def messages_are_stored_as_they_were_added(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered(DirectKey(agent="helper", channel="telegram", peer="7"))
     for number, text in enumerate(TEXTS):
@@ -107,61 +107,61 @@ async def messages_come_back_as_they_were_added(world: World) -> None:
     )
     buffer.add_message(kind="adk.event", content={"any": [1, None, True]})
     assert id == uuid_of("mine")
-    shown = buffer.history()
-    assert [message.seq for message in shown] == [*range(1, len(TEXTS) + 3)]
-    assert {message.session_id for message in shown} == {buffer.id}
-    assert [message.content[0]["text"] for message in shown[:-2]] == [*TEXTS]
-    assert shown[-2].created_at - shown[-3].created_at == timedelta(seconds=60)
+    history = buffer.history()
+    assert [message.seq for message in history] == [*range(1, len(TEXTS) + 3)]
+    assert {message.session_id for message in history} == {buffer.id}
+    assert [message.content[0]["text"] for message in history[:-2]] == [*TEXTS]
+    assert history[-2].created_at - history[-3].created_at == timedelta(seconds=60)
     await buffer.save()
-    assert buffer.history() == shown
-    await as_stored(world, buffer)
+    assert buffer.history() == history
+    await check_stored(world, buffer)
 
 
 @contract()
-async def a_session_that_is_there_is_loaded(world: World) -> None:
+async def an_existing_session_is_loaded(world: World) -> None:
     acme = world.tenant()
-    made = await acme.sessions.create(key="k", user="ada", agent="helper", metadata={"a": 1})
-    there = [await acme.messages.append(made.id, role="user", content=str(n), token_count=n) for n in range(3)]
+    created = await acme.sessions.create(key="k", user="ada", agent="helper", metadata={"a": 1})
+    messages = [await acme.messages.append(created.id, role="user", content=str(n), token_count=n) for n in range(3)]
     await acme.sessions.create(key="k", user="bob")
     buffer = await acme.sessions.buffered("k", user="ada")
-    assert (buffer.id, buffer.agent, buffer.metadata, buffer.history()) == (made.id, "helper", {"a": 1}, there)
+    assert (buffer.id, buffer.agent, buffer.metadata, buffer.history()) == (created.id, "helper", {"a": 1}, messages)
     assert not buffer.has_unsaved
     buffer.add_message(role="assistant", content="3", token_count=3)
     assert [message.seq for message in buffer.history()] == [1, 2, 3, 4]
     assert [message.seq for message in buffer.unsaved()] == [4]
     await buffer.save()
-    await as_stored(world, buffer)
-    assert (await acme.messages.list(made.id))[:3] == there
-    assert (await acme.messages.append(made.id, role="user", content="after")).seq == 5
+    await check_stored(world, buffer)
+    assert (await acme.messages.list(created.id))[:3] == messages
+    assert (await acme.messages.append(created.id, role="user", content="after")).seq == 5
 
 
 @contract()
-async def the_last_places_may_be_empty(world: World) -> None:
+async def a_buffer_can_follow_a_deleted_last_message(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(key="k")
-    made = [await acme.messages.append(session.id, role="user", content=str(n)) for n in range(3)]
-    await acme.messages.delete(session.id, [made[2].id])
+    created = [await acme.messages.append(session.id, role="user", content=str(n)) for n in range(3)]
+    await acme.messages.delete(session.id, [created[2].id])
     buffer = await acme.sessions.buffered("k")
     buffer.add_message(role="user", content="next")
     assert [message.seq for message in buffer.history()] == [1, 2, 4]
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     await acme.messages.delete(session.id, [message.id for message in buffer.history()])
     await buffer.reload()
     buffer.add_message(role="user", content="alone")
     assert [message.seq for message in buffer.history()] == [5]
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract()
-async def the_same_key_gives_the_same_live_buffer(world: World) -> None:
+async def the_same_key_returns_the_same_live_buffer(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k", user="ada")
     buffer.add_message(role="user", content="hi")
     again = await acme.sessions.buffered("k", user="ada")
     assert again == buffer
-    assert said(again) == ["hi"]
+    assert texts_of(again) == ["hi"]
     assert await acme.sessions.buffered("k") != buffer
     assert await acme.sessions.buffered("other", user="ada") != buffer
     assert await world.tenant("zenith").sessions.buffered("k", user="ada") != buffer
@@ -170,19 +170,19 @@ async def the_same_key_gives_the_same_live_buffer(world: World) -> None:
 
 
 @contract()
-async def a_tenant_has_buffers_of_its_own(world: World) -> None:
-    mine, theirs = await filled(world.tenant()), await world.tenant("zenith").sessions.buffered("k")
+async def each_tenant_has_its_own_buffers(world: World) -> None:
+    mine, theirs = await saved_buffer(world.tenant()), await world.tenant("zenith").sessions.buffered("k")
     assert (theirs.history(), theirs.has_unsaved) == ([], False)
     assert theirs.id != mine.id
     theirs.add_message(role="user", content="theirs", id=mine.history()[0].id)
     theirs.set_summary("theirs")
     await theirs.save()
-    await as_stored(world, mine)
+    await check_stored(world, mine)
     assert [message.seq for message in await world.tenant("zenith").messages.list(theirs.id)] == [1]
 
 
 @contract()
-async def what_stands_beside_the_messages_is_saved_too(world: World) -> None:
+async def the_state_beside_the_messages_is_saved(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k", agent="first")
     for text in (*TEXTS, ""):
@@ -191,11 +191,11 @@ async def what_stands_beside_the_messages_is_saved_too(world: World) -> None:
         buffer.set_spawn_info(spawned_by=text, depth=3)
         buffer.update_metadata({text: text})
         await buffer.save()
-        await as_stored(world, buffer)
+        await check_stored(world, buffer)
     buffer.set_agent_info(agent="helper", model="m", provider="p", channel="c")
     buffer.set_agent_info(agent="", model=None, provider="", channel="d")
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     state = buffer.state
     assert (buffer.agent, state.model, state.provider, state.channel, state.spawn_depth) == ("helper", "m", "p", "d", 3)
 
@@ -210,11 +210,11 @@ async def metadata_is_merged(world: World) -> None:
     buffer.metadata["d"] = "a copy"
     assert buffer.metadata == {"a": 1, "b": 2, "c": "x"}
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract()
-async def provider_usage_is_counted_apart_and_only_once(world: World) -> None:
+async def provider_usage_is_counted_separately_and_once(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k")
     for call in range(1, 4):
@@ -228,7 +228,7 @@ async def provider_usage_is_counted_apart_and_only_once(world: World) -> None:
     buffer.accumulate_tokens(output_tokens=1)
     await buffer.save()
     assert (await acme.sessions.get(buffer.id)).token_count == 15
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     again = await world.tenant().sessions.buffered("k")
     assert (again.state.input_tokens, again.state.output_tokens) == (6_000, 31)
 
@@ -250,40 +250,38 @@ async def a_memory_flush_is_due_after_each_compaction(world: World) -> None:
         assert flush_is_due(buffer) is False
         assert (buffer.state.memory_flush_at, buffer.compaction_count) == (from_us(world.clock.now_us()), count)
         await buffer.save()
-        await as_stored(world, buffer)
-    assert (await acme.sessions.get(buffer.id)).compaction_count == 0, (
-        "counts the events of compactions, and nothing else"
-    )
+        await check_stored(world, buffer)
+    assert (await acme.sessions.get(buffer.id)).compaction_count == 0, "counts only events of compactions"
 
 
 @contract()
-async def truncating_keeps_the_last_ones_and_destroys_nothing(world: World) -> None:
+async def a_truncation_keeps_the_last_messages_and_deletes_nothing(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     whole = buffer.history()
     buffer.truncate_history(2)
-    assert (said(buffer), [message.seq for message in buffer.history()]) == (["3", "4"], [4, 5])
+    assert (texts_of(buffer), [message.seq for message in buffer.history()]) == (["3", "4"], [4, 5])
     buffer.add_message(role="user", content="5")
-    shown = buffer.history()
+    history = buffer.history()
     assert await acme.messages.list(buffer.id) == whole
     await buffer.save()
-    assert buffer.history() == shown
-    assert [message.id for message in shown[:2]] == [message.id for message in whole[3:]]
-    await as_stored(world, buffer)
+    assert buffer.history() == history
+    assert [message.id for message in history[:2]] == [message.id for message in whole[3:]]
+    await check_stored(world, buffer)
     await acme.branches.redo(buffer.id)
     assert await acme.messages.list(buffer.id) == whole
-    await recounted(acme, buffer.id)
+    await check_counters(acme, buffer.id)
 
 
 @contract()
-async def truncating_again_and_again(world: World) -> None:
-    buffer = await filled(world.tenant())
+async def repeated_truncations_keep_the_last_messages(world: World) -> None:
+    buffer = await saved_buffer(world.tenant())
     for number in range(5, 12):
         buffer.add_message(role="user", content=str(number))
         buffer.truncate_history(3)
         await buffer.save()
-        await as_stored(world, buffer)
-    assert said(buffer) == ["9", "10", "11"]
+        await check_stored(world, buffer)
+    assert texts_of(buffer) == ["9", "10", "11"]
     assert [message.seq for message in buffer.history()] == [10, 11, 12]
     for keep in (7, 3):
         buffer.truncate_history(keep)
@@ -292,11 +290,11 @@ async def truncating_again_and_again(world: World) -> None:
         buffer.truncate_history(none)
         assert buffer.history() == []
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract()
-async def what_is_truncated_before_it_was_saved_is_never_stored(world: World) -> None:
+async def unsaved_messages_that_are_truncated_are_never_stored(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k")
     for number in range(5):
@@ -304,15 +302,15 @@ async def what_is_truncated_before_it_was_saved_is_never_stored(world: World) ->
     buffer.truncate_history(1)
     assert [message.seq for message in buffer.history()] == [1]
     await buffer.save()
-    await as_stored(world, buffer)
-    assert said(buffer) == ["4"]
+    await check_stored(world, buffer)
+    assert texts_of(buffer) == ["4"]
     assert len(await acme.branches.list(buffer.id)) <= 1
 
 
 @contract()
 async def a_history_can_be_replaced(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     whole = buffer.history()
     summary = NewMessage(role="user", content="so far", is_summary=True, is_preserved=True)
     replacements: tuple[tuple[list[Message | NewMessage], list[str], int], ...] = (
@@ -326,24 +324,24 @@ async def a_history_can_be_replaced(world: World) -> None:
         ([*whole], ["0", "1", "2", "3", "4"], 5),
         ([], [], 0),
     )
-    for wanted, texts, kept in replacements:
-        buffer.set_history(wanted)
-        assert said(buffer) == texts
+    for replacement, texts, kept in replacements:
+        buffer.set_history(replacement)
+        assert texts_of(buffer) == texts
         ids = [message.id for message in buffer.history()]
         assert len({*ids}) == len(ids)
         assert [id in {message.id for message in whole} for id in ids] == [place < kept for place in range(len(ids))]
-        shown = buffer.history()
+        history = buffer.history()
         await buffer.save()
-        assert buffer.history() == shown
-        await as_stored(world, buffer)
+        assert buffer.history() == history
+        await check_stored(world, buffer)
         await acme.branches.switch(buffer.id, 0)
         await buffer.reload()
         assert buffer.history() == whole
 
 
 @contract()
-async def what_was_truncated_can_be_put_back_before_the_save(world: World) -> None:
-    buffer = await filled(world.tenant())
+async def truncated_messages_can_be_restored_before_the_save(world: World) -> None:
+    buffer = await saved_buffer(world.tenant())
     whole = buffer.history()
     buffer.truncate_history(1)
     buffer.set_history(whole)
@@ -355,7 +353,7 @@ async def what_was_truncated_can_be_put_back_before_the_save(world: World) -> No
 @contract()
 async def a_reset_clears_messages_and_summary_only(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     buffer.set_summary("s")
     buffer.set_label("l")
     buffer.update_metadata({"a": 1})
@@ -366,17 +364,17 @@ async def a_reset_clears_messages_and_summary_only(world: World) -> None:
     buffer.reset()
     assert (buffer.history(), buffer.state, buffer.metadata) == ([], replace(before, summary=""), {"a": 1})
     await buffer.save()
-    await as_stored(world, buffer)
-    buffer.add_message(role="user", content="anew")
+    await check_stored(world, buffer)
+    buffer.add_message(role="user", content="again")
     await buffer.save()
     assert [message.seq for message in await acme.messages.list(buffer.id)] == [1]
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract()
-async def a_bad_argument_changes_nothing(world: World) -> None:
+async def an_invalid_argument_changes_nothing_in_a_buffer(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme, count=1)
+    buffer = await saved_buffer(acme, count=1)
     wrong: list[Any] = [
         lambda: buffer.add_message(role="tool", content="x"),
         lambda: buffer.add_message(role="user", content=7),
@@ -405,13 +403,13 @@ async def a_bad_argument_changes_nothing(world: World) -> None:
     for key, user in (("", None), (7, None), ("k", ""), ("k", 7)):
         with raises(InvalidInput):
             await acme.sessions.buffered(key, user=user)  # type: ignore[arg-type]
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract(limits=Limits(buffered_messages=3, name_bytes=10, content_bytes=50, metadata_bytes=20))
-async def every_limit_holds_in_memory_already(world: World) -> None:
+async def limits_apply_before_the_save(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme, count=3)
+    buffer = await saved_buffer(acme, count=3)
     for call in (
         lambda: buffer.add_message(role="user", content="one too many"),
         lambda: buffer.set_history([*buffer.history(), NewMessage(role="user", content="3")]),
@@ -422,7 +420,7 @@ async def every_limit_holds_in_memory_already(world: World) -> None:
     ):
         with raises(LimitExceeded):
             call()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     await acme.messages.append(buffer.id, role="user", content="3")
     with raises(LimitExceeded, limit="buffered_messages", maximum=3):
         await buffer.reload()
@@ -433,17 +431,17 @@ async def every_limit_holds_in_memory_already(world: World) -> None:
 @contract()
 async def adding_with_an_id_can_be_repeated(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme, count=2)
+    buffer = await saved_buffer(acme, count=2)
     first = buffer.history()[0]
     assert buffer.add_message(role="user", content="0", id=first.id) == first.id
     assert not buffer.has_unsaved
     for _ in range(2):
         buffer.add_message(role="user", content="new", metadata={"a": 1}, id=uuid_of("new"))
-    assert said(buffer) == ["0", "1", "new"]
+    assert texts_of(buffer) == ["0", "1", "new"]
     for other in (first.id, uuid_of("new")):
         with raises(Conflict):
             buffer.add_message(role="user", content="other", id=other)
         with raises(Conflict):
             buffer.set_history([NewMessage(role="user", content="other", id=other)])
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)

@@ -1,4 +1,4 @@
-"""Buffered sessions: several writers, what is kept and what is let go of."""
+"""Buffered sessions: several writers, and the buffers that a handle keeps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.buffered import as_stored, filled, said
+from tests.contract.cases.buffered import check_stored, saved_buffer, texts_of
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, everything, raises, uuid_of
 
 
-async def refused(world: World, buffer: AsyncBufferedSession, *, saying: str = "") -> None:
-    """A save is a conflict, changes nothing in the database and nothing in the buffer, however often it is tried."""
+async def check_conflict(world: World, buffer: AsyncBufferedSession, *, saying: str = "") -> None:
+    """Check that repeated saves raise Conflict and change neither the database nor the buffer."""
     acme = world.tenant()
     before = (await everything(acme), buffer.history(), buffer.state, buffer.metadata, buffer.unsaved())
     for _ in range(2):
@@ -27,8 +27,8 @@ async def refused(world: World, buffer: AsyncBufferedSession, *, saying: str = "
     assert buffer.has_unsaved
 
 
-async def refused_by_state(world: World, buffer: AsyncBufferedSession) -> None:
-    """The same for a buffer that holds nothing but what it believes to be stored."""
+async def check_conflict_by_state(world: World, buffer: AsyncBufferedSession) -> None:
+    """The same for a buffer without unsaved changes."""
     before = (await everything(world.tenant()), buffer.history(), buffer.state)
     with raises(Conflict, saying="changed by another writer"):
         await buffer.save()
@@ -56,104 +56,104 @@ WRITERS: tuple[Writer, ...] = (
 
 
 @contract()
-async def another_writer_is_noticed(world: World) -> None:
-    """Whoever wrote to the session, and by whatever way, even within one tick of the clock."""
+async def a_change_by_any_other_writer_is_a_conflict(world: World) -> None:
+    """Any method of any writer is noticed, even within one tick of the clock."""
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     for number, write in enumerate(WRITERS):
         buffer.add_message(role="user", content=f"mine {number}")
         buffer.set_label(f"mine {number}")
         await write(world.tenant(), buffer)
-        await refused(world, buffer, saying="another writer")
+        await check_conflict(world, buffer, saying="another writer")
         mine = buffer.unsaved()
         await buffer.reload()
-        await as_stored(world, buffer)
+        await check_stored(world, buffer)
         for message in mine:
             buffer.add_message(role=message.role, content=message.content, id=message.id)
         await buffer.save()
-        await as_stored(world, buffer)
-        assert said(buffer)[-1] == f"mine {number}"
+        await check_stored(world, buffer)
+        assert texts_of(buffer)[-1] == f"mine {number}"
 
 
 @contract()
-async def what_nobody_changed_is_no_conflict(world: World) -> None:
+async def changes_elsewhere_are_no_conflict(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     await acme.sessions.buffered("k")
     await acme.branches.fork(buffer.id, at=2)
-    await acme.sessions.create(key="k", user="somebody else's")
+    await acme.sessions.create(key="k", user="another user")
     buffer.add_message(role="user", content="5")
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     before = await everything(acme)
     await acme.messages.append(buffer.id, role="user", content="theirs")
     await buffer.save()
-    assert len(await acme.messages.list(buffer.id)) == 7, "nothing was changed here, so there is nothing to save"
+    assert len(await acme.messages.list(buffer.id)) == 7, "the buffer has no changes, so it saves nothing"
     assert before != await everything(acme)
 
 
 @contract()
-async def of_two_buffers_the_second_is_refused(world: World) -> None:
-    one, two = await filled(world.tenant()), await world.tenant().sessions.buffered("k")
+async def the_second_of_two_buffers_to_save_has_a_conflict(world: World) -> None:
+    one, two = await saved_buffer(world.tenant()), await world.tenant().sessions.buffered("k")
     one.add_message(role="user", content="one")
     two.add_message(role="user", content="two")
     await one.save()
-    await refused(world, two)
+    await check_conflict(world, two)
     one.add_message(role="user", content="more")
     await one.save()
-    await as_stored(world, one)
+    await check_stored(world, one)
 
 
 @contract()
-async def of_two_new_sessions_the_second_is_refused(world: World) -> None:
+async def the_second_of_two_new_sessions_under_a_key_has_a_conflict(world: World) -> None:
     one, two = await world.tenant().sessions.buffered("k"), await world.tenant().sessions.buffered("k")
     assert one.id != two.id
     two.add_message(role="user", content="two")
     await one.save()
-    await refused(world, two, saying="under the key 'k'")
+    await check_conflict(world, two, saying="under the key 'k'")
     await two.reload()
     assert (two.id, two.history()) == (one.id, [])
     two.add_message(role="user", content="two")
     await two.save()
-    await as_stored(world, two)
+    await check_stored(world, two)
 
 
 @contract()
-async def a_deletion_is_noticed_and_what_was_deleted_does_not_come_back(world: World) -> None:
+async def a_deletion_is_a_conflict_and_deleted_messages_do_not_come_back(world: World) -> None:
     for number, remove in enumerate(("delete", "purge")):
         acme, key = world.tenant(), f"k{number}"
-        buffer = await filled(acme, key)
+        buffer = await saved_buffer(acme, key)
         buffer.add_message(role="user", content="mine")
         await getattr(world.tenant().sessions, remove)(buffer.id)
-        await refused(world, buffer, saying="was deleted")
-        mine, gone = buffer.unsaved(), buffer.id
+        await check_conflict(world, buffer, saying="was deleted")
+        mine, deleted_id = buffer.unsaved(), buffer.id
         await buffer.reload()
         assert (buffer.history(), buffer.has_unsaved) == ([], False)
-        assert buffer.id != gone
+        assert buffer.id != deleted_id
         for message in mine:
             buffer.add_message(role=message.role, content=message.content, id=message.id)
         await buffer.save()
-        await as_stored(world, buffer)
-        assert said(buffer) == ["mine"]
+        await check_stored(world, buffer)
+        assert texts_of(buffer) == ["mine"]
 
 
 @contract()
 async def deleting_a_session_drops_its_buffer(world: World) -> None:
     for number, remove in enumerate(("delete", "purge")):
         acme, key = world.tenant(), f"k{number}"
-        buffer = await filled(acme, key)
+        buffer = await saved_buffer(acme, key)
         buffer.add_message(role="user", content="unsaved")
         await getattr(acme.sessions, remove)(buffer.id.upper())
         assert await acme.sessions.list() == []
-        anew = await acme.sessions.buffered(key)
-        assert anew != buffer
-        assert anew.history() == []
+        fresh = await acme.sessions.buffered(key)
+        assert fresh != buffer
+        assert fresh.history() == []
 
 
 @contract()
-async def a_list_comes_from_the_database(world: World) -> None:
+async def lists_contain_only_saved_sessions(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     buffer.add_message(role="user", content="unsaved")
     buffer.update_metadata({"unsaved": True})
     unsaved = await acme.sessions.buffered("never saved")
@@ -163,43 +163,43 @@ async def a_list_comes_from_the_database(world: World) -> None:
 
 
 @contract()
-async def an_id_that_is_taken_is_a_conflict_and_nothing_is_saved(world: World) -> None:
+async def a_used_message_id_is_a_conflict_and_nothing_is_saved(world: World) -> None:
     acme = world.tenant()
-    taken = (await filled(acme, "other")).history()[0].id
-    buffer = await filled(acme)
+    taken = (await saved_buffer(acme, "other")).history()[0].id
+    buffer = await saved_buffer(acme)
     buffer.add_message(role="user", content="fine")
     buffer.add_message(role="user", content="taken", id=taken)
     buffer.set_label("l")
-    await refused(world, buffer, saying="in use by another message")
+    await check_conflict(world, buffer, saying="in use by another message")
     buffer.set_history(buffer.history()[:-1])
     await buffer.save()
-    await as_stored(world, buffer)
-    assert said(buffer)[-1] == "fine"
+    await check_stored(world, buffer)
+    assert texts_of(buffer)[-1] == "fine"
 
 
 @contract()
-async def discarding_drops_what_was_not_saved(world: World) -> None:
+async def discard_drops_unsaved_changes(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     buffer.add_message(role="user", content="unsaved")
     buffer.truncate_history(1)
     buffer.reset()
     buffer.set_label("l")
     buffer.discard()
-    assert (said(buffer), buffer.state.label, buffer.has_unsaved) == (["0", "1", "2", "3", "4"], "", False)
+    assert (texts_of(buffer), buffer.state.label, buffer.has_unsaved) == (["0", "1", "2", "3", "4"], "", False)
     again = await acme.sessions.buffered("k")
     assert again != buffer
-    assert said(again) == said(buffer)
+    assert texts_of(again) == texts_of(buffer)
     with raises(Conflict, saying="call sessions.buffered again"):
         buffer.add_message(role="user", content="to the wrong one")
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract(limits=Limits(buffered_sessions=3))
-async def a_handle_keeps_so_many_and_never_drops_what_is_unsaved(world: World) -> None:
+async def a_handle_keeps_a_limited_number_of_buffers_and_never_drops_unsaved_changes(world: World) -> None:
     acme = world.tenant()
     kept = [await acme.sessions.buffered(f"k{number}") for number in range(3)]
-    assert await acme.sessions.buffered("k0") == kept[0], "used again, so k1 is the oldest now"
+    assert await acme.sessions.buffered("k0") == kept[0], "k0 was used again, so k1 is the least recently used"
     new = await acme.sessions.buffered("k3")
     assert await acme.sessions.buffered("k0") == kept[0]
     assert await acme.sessions.buffered("k2") == kept[2]
@@ -209,22 +209,22 @@ async def a_handle_keeps_so_many_and_never_drops_what_is_unsaved(world: World) -
     with raises(LimitExceeded, limit="buffered_sessions", maximum=3):
         await acme.sessions.buffered("k4")
     with raises(LimitExceeded):
-        kept[1].add_message(role="user", content="it was let go of, and there is no room to keep it again")
+        kept[1].add_message(role="user", content="it was released, and the cache is full of unsaved buffers")
     assert kept[1].history() == []
     await kept[2].save()
-    kept[1].add_message(role="user", content="now there is")
+    kept[1].add_message(role="user", content="now there is room")
     assert await acme.sessions.buffered("k1") == kept[1]
     for buffer in (kept[0], new, kept[1]):
         assert await acme.sessions.buffered(buffer.key) == buffer
         await buffer.save()
     assert await acme.sessions.buffered("k2") != kept[2]
     for buffer in (*kept, new):
-        await as_stored(world, buffer)
+        await check_stored(world, buffer)
 
 
 @contract("concurrency")
-async def of_many_at_once_one_saves_and_the_others_are_refused(world: World) -> None:
-    made = await filled(world.tenant())
+async def one_of_many_concurrent_saves_succeeds(world: World) -> None:
+    created = await saved_buffer(world.tenant())
     buffers = [await world.tenant().sessions.buffered("k") for _ in range(8)]
     for number, buffer in enumerate(buffers):
         buffer.add_message(role="user", content=str(number), id=uuid_of(number))
@@ -234,15 +234,15 @@ async def of_many_at_once_one_saves_and_the_others_are_refused(world: World) -> 
     assert len(failed) == 7, outcomes
     assert all(type(outcome) is Conflict for outcome in failed), failed
     (winner,) = [buffer for buffer, outcome in zip(buffers, outcomes, strict=True) if outcome is None]
-    await as_stored(world, winner)
+    await check_stored(world, winner)
     assert (len(winner.history()), winner.state.input_tokens) == (6, 1)
-    assert said(made) == ["0", "1", "2", "3", "4"]
+    assert texts_of(created) == ["0", "1", "2", "3", "4"]
 
 
 @contract("concurrency")
-async def a_save_beside_durable_appends_is_whole_or_refused(world: World) -> None:
+async def a_save_beside_durable_appends_is_complete_or_a_conflict(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     for number in range(5):
         buffer.add_message(role="user", content=f"mine {number}")
 
@@ -261,8 +261,8 @@ async def a_save_beside_durable_appends_is_whole_or_refused(world: World) -> Non
 
 
 @contract("reopening")
-async def what_was_saved_outlives_the_handle_and_the_rest_does_not(world: World) -> None:
-    buffer = await filled(world.tenant())
+async def saved_changes_outlive_the_handle_and_unsaved_ones_do_not(world: World) -> None:
+    buffer = await saved_buffer(world.tenant())
     buffer.set_summary("s")
     buffer.truncate_history(2)
     await buffer.save()
@@ -275,37 +275,37 @@ async def what_was_saved_outlives_the_handle_and_the_rest_does_not(world: World)
 
 
 @contract("joining")
-async def a_save_lives_and_dies_with_the_callers_transaction(world: World) -> None:
+async def a_save_commits_and_rolls_back_with_the_callers_transaction(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme)
+    buffer = await saved_buffer(acme)
     await world.caller.commit()
     await world.caller.begin()
     buffer.truncate_history(2)
     buffer.add_message(role="user", content="undone")
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     await world.caller.rollback()
     await world.caller.begin()
     assert len(await acme.messages.list(buffer.id)) == 5
-    await buffer.save()  # what was undone is saved again
-    await as_stored(world, buffer)
+    await buffer.save()  # the save that was rolled back is repeated
+    await check_stored(world, buffer)
     buffer.add_message(role="user", content="more")
     await buffer.save()
-    assert said(buffer) == ["3", "4", "undone", "more"]
-    await as_stored(world, buffer)
+    assert texts_of(buffer) == ["3", "4", "undone", "more"]
+    await check_stored(world, buffer)
     await world.caller.rollback()
     await world.caller.begin()
     await acme.messages.append(buffer.id, role="user", content="theirs")
-    await refused_by_state(world, buffer)
+    await check_conflict_by_state(world, buffer)
     await buffer.reload()
-    assert said(buffer) == ["0", "1", "2", "3", "4", "theirs"]
+    assert texts_of(buffer) == ["0", "1", "2", "3", "4", "theirs"]
     buffer.set_history([*buffer.history(), NewMessage(role="user", content="5")])
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
 
 
 @contract("joining")
-async def a_session_that_was_undone_is_said_to_be_and_can_be_made_again(world: World) -> None:
+async def a_session_whose_creation_was_rolled_back_can_be_saved_again(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k")
     buffer.add_message(role="user", content="hello")
@@ -318,49 +318,53 @@ async def a_session_that_was_undone_is_said_to_be_and_can_be_made_again(world: W
         await buffer.save()
     await buffer.reload(keep_unsaved=True)
     await buffer.save()
-    assert said(buffer) == ["hello", "again"]
-    await as_stored(world, buffer)
+    assert texts_of(buffer) == ["hello", "again"]
+    await check_stored(world, buffer)
     await world.caller.commit()
     await world.caller.begin()
     before = await acme.sessions.get(buffer.id)
     await buffer.save()
-    assert await acme.sessions.get(buffer.id) == before, "nothing is written where nothing was undone"
+    assert await acme.sessions.get(buffer.id) == before, "a second save writes nothing"
     await acme.sessions.purge(buffer.id)
     await world.caller.commit()
     await world.caller.begin()
 
 
 @contract()
-async def what_was_not_saved_can_be_kept_after_what_others_wrote(world: World) -> None:
+async def unsaved_messages_can_be_kept_after_those_of_another_writer(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme, count=2)
+    buffer = await saved_buffer(acme, count=2)
     await acme.messages.append(buffer.id, role="user", content="theirs")
     added = uuid_of(7)
     buffer.add_message(role="assistant", content="mine", id=added, is_preserved=True, metadata={"a": 1}, token_count=77)
     buffer.add_message(kind="note", content={"any": "JSON"})
     mine = buffer.unsaved()
-    await refused(world, buffer)
+    await check_conflict(world, buffer)
     await buffer.reload(keep_unsaved=True)
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)
     kept = buffer.history()[-2:]
-    assert [each.content for each in buffer.history()[:3]] == [
+    assert [message.content for message in buffer.history()[:3]] == [
         [{"type": "text", "text": text}] for text in ("0", "1", "theirs")
     ]
     assert [
-        (each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in kept
-    ] == [(each.id, each.kind, each.content, each.metadata, each.token_count, each.is_preserved) for each in mine]
+        (message.id, message.kind, message.content, message.metadata, message.token_count, message.is_preserved)
+        for message in kept
+    ] == [
+        (message.id, message.kind, message.content, message.metadata, message.token_count, message.is_preserved)
+        for message in mine
+    ]
 
 
 @contract()
-async def a_copy_of_what_is_stored_is_not_unsaved(world: World) -> None:
+async def a_copy_of_a_stored_message_is_not_unsaved(world: World) -> None:
     acme = world.tenant()
-    buffer = await filled(acme, count=3)
+    buffer = await saved_buffer(acme, count=3)
     buffer.set_history([NewMessage(role="user", content="first"), *buffer.history()])
-    assert [each.content[0]["text"] for each in buffer.unsaved()] == ["first"]
+    assert [message.content[0]["text"] for message in buffer.unsaved()] == ["first"]
     await acme.messages.append(buffer.id, role="user", content="theirs")
-    await refused(world, buffer)
+    await check_conflict(world, buffer)
     await buffer.reload(keep_unsaved=True)
-    assert said(buffer) == ["0", "1", "2", "theirs", "first"]
+    assert texts_of(buffer) == ["0", "1", "2", "theirs", "first"]
     await buffer.save()
-    await as_stored(world, buffer)
+    await check_stored(world, buffer)

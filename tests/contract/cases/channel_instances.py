@@ -1,4 +1,4 @@
-"""Channel instances: their credentials are encrypted and merged. ``records.py`` has what they share with other records."""
+"""Channel instances: encrypted and merged credentials. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from tests.contract.cases.world import World
 
 
 @contract()
-async def credentials_are_merged_and_shown_nowhere(world: World) -> None:
+async def credentials_are_merged_and_never_shown(world: World) -> None:
     channels = world.tenant().channel_instances
-    made = await channels.create(NewChannelInstance("bot", "telegram", "ada", credentials=Secret({"token": "t0ken"})))
+    created = await channels.create(
+        NewChannelInstance("bot", "telegram", "ada", credentials=Secret({"token": "t0ken"}))
+    )
 
     async def changed(credentials: Secret[dict[str, Any]] | None) -> Any:
-        row = await channels.update(made.id, change=ChannelInstanceChange(credentials=credentials))
+        row = await channels.update(created.id, change=ChannelInstanceChange(credentials=credentials))
         assert "t0ken" not in repr([row, await channels.list()])
         return row.credentials and row.credentials.reveal()
 
     assert await changed(Secret({"proxy": "p"})) == {"token": "t0ken", "proxy": "p"}
     assert await changed(Secret({"proxy": None})) == {"token": "t0ken", "proxy": None}
-    named = await channels.update(made.id, change=ChannelInstanceChange(display_name="Bot"))
-    assert named.credentials == Secret({"token": "t0ken", "proxy": None}), "another change leaves them"
+    named = await channels.update(created.id, change=ChannelInstanceChange(display_name="Bot"))
+    assert named.credentials == Secret({"token": "t0ken", "proxy": None}), (
+        "a change of another field keeps the credentials"
+    )
     assert await changed(Secret({})) is None
     assert await changed(Secret({"token": "new"})) == {"token": "new"}
     assert await changed(None) is None

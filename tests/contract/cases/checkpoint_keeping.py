@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept of a thread, who may write to it, and whether it is all still what it was."""
+"""Checkpoints: pruning rules, leases, history and verification."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from typing import Any
 
 from holdfast.errors import Conflict, Fenced, InvalidInput, NotFound, Stale
 from holdfast.stores.execution.checkpoints.task_writes import Write
-from tests.contract.cases.checkpoints import LARGE, found, grown, ids
+from tests.contract.cases.checkpoints import LARGE, get_checkpoint, grow_thread, ids
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 
 @contract()
-async def however_few_come_at_once_what_is_there_is_found(world: World) -> None:
-    """One, two, three and more are asked for in different ways."""
+async def known_pieces_are_found_whatever_their_number(world: World) -> None:
+    """One, two, three and more digests use different queries."""
     acme = world.tenant()
-    pieces = await grown(acme, "t", 5)
+    pieces = await grow_thread(acme, "t", 5)
     for count in (1, 2, 3, 5):
-        stored = await acme.checkpoints.put("t", id=f"known {count}", state=b"", pieces=pieces[-count:])
-        assert stored.places == list(range(6 - count, 6))
-    next_place = 6
+        saved = await acme.checkpoints.put("t", id=f"known {count}", state=b"", pieces=pieces[-count:])
+        assert saved.positions == list(range(6 - count, 6))
+    next_position = 6
     for count in (1, 2, 3):
         new = [b"new %d of %d" % (number, count) for number in range(count)]
-        stored = await acme.checkpoints.put("t", id=f"new {count}", state=b"", pieces=new)
-        assert stored.places == list(range(next_place, next_place + count))
-        next_place += count
+        saved = await acme.checkpoints.put("t", id=f"new {count}", state=b"", pieces=new)
+        assert saved.positions == list(range(next_position, next_position + count))
+        next_position += count
     twice = await acme.checkpoints.put("t", id="twice", state=b"", pieces=[b"again", b"again"])
-    assert twice.places == [next_place, next_place]
+    assert twice.positions == [next_position, next_position]
     both = await acme.checkpoints.put("t", id="both", state=b"", pieces=[b"one more", pieces[0]])
-    assert both.places == [next_place + 1, 1]
+    assert both.positions == [next_position + 1, 1]
     other = await acme.checkpoints.put("u", id="1", state=b"", pieces=[pieces[1]])
-    assert other.places == [1], "another thread's are not found"
+    assert other.positions == [1], "pieces of another thread are not found"
 
 
 @contract()
-async def what_is_young_is_kept_beside_the_newest(world: World) -> None:
+async def recent_checkpoints_are_kept_beside_the_newest(world: World) -> None:
     acme = world.tenant()
     for step in range(6):
         await acme.checkpoints.put("t", id=f"{step}", state=b"")
@@ -45,47 +45,47 @@ async def what_is_young_is_kept_beside_the_newest(world: World) -> None:
     world.clock.advance(1_000)
     assert await acme.checkpoints.prune(["t"], keep=2, younger_than_s=35) == 1
     assert await acme.checkpoints.prune(["t"], younger_than_s=0) == 1
-    assert await ids(acme, "t") == ["5"], "the newest stays, however old it is"
+    assert await ids(acme, "t") == ["5"], "the newest stays, whatever its age"
 
 
 @contract()
 async def the_last_runs_are_kept_beside_the_newest(world: World) -> None:
     acme = world.tenant()
-    await grown(acme, "t", 8)
+    await grow_thread(acme, "t", 8)
     await acme.checkpoints.put("t", id="009", state=b"")
     assert await acme.checkpoints.prune(["t"], runs=2) == 4
     assert await ids(acme, "t") == ["009", "008", "007", "006", "005"]
     assert await acme.checkpoints.prune(["t"], keep=3, runs=0) == 2
-    await grown(acme, "v", 6, leans=("messages",))
-    assert await acme.checkpoints.prune(["v"], runs=1) == 0, "the last run leans on all the others"
+    await grow_thread(acme, "v", 6, leans=("messages",))
+    assert await acme.checkpoints.prune(["v"], runs=1) == 0, "the last run needs checkpoints of all other runs"
     wrong: list[dict[str, Any]] = [{"runs": -1}, {"younger_than_s": 1.5}, {"keep": None}, {"runs": True}]
     for kwargs in wrong:
-        with raises(InvalidInput, saying=next(iter(kwargs))):
+        with raises(InvalidInput, field=next(iter(kwargs))):
             await acme.checkpoints.prune(["t"], **kwargs)
 
 
 @contract()
-async def whoever_holds_the_run_may_write_and_nobody_else(world: World) -> None:
+async def only_the_holder_of_the_run_can_write(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     run = await acme.runs.start(session.id, agent="helper")
     with raises(Conflict, saying="the newest checkpoint is None"):
         await acme.checkpoints.put("t", id="1", state=b"", lease=(run.id, 0))
-    held = await acme.leases.claim("one", run_id=run.id)
-    assert held is not None
-    mine = (run.id, held.epoch)
+    first = await acme.leases.claim("one", run_id=run.id)
+    assert first is not None
+    mine = (run.id, first.epoch)
     await acme.checkpoints.put("t", id="1", state=b"", lease=mine)
     await acme.checkpoints.put_writes("t", id="1", task_id="x", new=[Write(0, "c")], lease=mine)
-    await acme.leases.release(run.id, epoch=held.epoch)
-    again = await acme.leases.claim("other", run_id=run.id)
-    assert again is not None
-    await acme.checkpoints.put("t", id="2", parent="1", state=b"", lease=(run.id, again.epoch))
+    await acme.leases.release(run.id, epoch=first.epoch)
+    second = await acme.leases.claim("other", run_id=run.id)
+    assert second is not None
+    await acme.checkpoints.put("t", id="2", parent="1", state=b"", lease=(run.id, second.epoch))
     with raises(Fenced, saying="the newest checkpoint is 2"):
         await acme.checkpoints.put("t", id="3", parent="1", state=b"", lease=mine)
     with raises(Fenced, saying="the newest checkpoint is 2"):
         await acme.checkpoints.put_writes("t", id="1", task_id="y", new=[Write(0, "c")], lease=mine)
     with raises(NotFound):
-        await acme.checkpoints.put("t", id="3", state=b"", lease=(uuid_of("nobody"), 1))
+        await acme.checkpoints.put("t", id="3", state=b"", lease=(uuid_of("missing"), 1))
     assert await ids(acme, "t") == ["2", "1"]
     await acme.checkpoints.put("t", id="3", state=b"")
 
@@ -94,18 +94,18 @@ async def whoever_holds_the_run_may_write_and_nobody_else(world: World) -> None:
 async def the_history_of_the_newest_needs_no_id(world: World) -> None:
     acme = world.tenant()
     assert await acme.checkpoints.history("t") == []
-    await grown(acme, "t", 4, leans=("messages",))
+    await grow_thread(acme, "t", 4, leans=("messages",))
     await acme.checkpoints.put("t", id="9", namespace="child", state=b"")
     newest = await acme.checkpoints.history("t", channels=["messages"])
-    assert [each.id for each in newest] == ["004", "003", "002", "001"]
+    assert [checkpoint.id for checkpoint in newest] == ["004", "003", "002", "001"]
     assert newest == await acme.checkpoints.history("t", id="004", channels=["messages"])
-    assert [each.id for each in await acme.checkpoints.history("t", namespace="child")] == ["9"]
+    assert [checkpoint.id for checkpoint in await acme.checkpoints.history("t", namespace="child")] == ["9"]
 
 
 @contract()
-async def verify_looks_at_the_threads_of_everybody(world: World) -> None:
+async def verify_reads_the_threads_of_all_users(world: World) -> None:
     acme = world.tenant()
-    await grown(acme, "t", 3)
+    await grow_thread(acme, "t", 3)
     await acme.checkpoints.put("u", id="1", state=b"", pieces=[LARGE, b"\x00"], user="ada\x00")
     await acme.checkpoints.put_writes("w", id="1", task_id="x", new=[Write(0, "c", b"v", [LARGE, b"p"])])
     checked = await acme.checkpoints.verify()
@@ -121,58 +121,70 @@ async def verify_looks_at_the_threads_of_everybody(world: World) -> None:
 
 
 @contract("joining")
-async def places_of_what_was_rolled_back_are_refused(world: World) -> None:
+async def positions_from_a_rolled_back_transaction_are_refused(world: World) -> None:
     acme = world.tenant()
     kept = await acme.checkpoints.put("t", id="1", state=b"", pieces=[b"one" * 30])
     await world.caller.commit()
     await world.caller.begin()
     undone = await acme.checkpoints.put("t", id="2", state=b"", pieces=[b"undone" * 30])
     written = await acme.checkpoints.put_writes("t", id="2", task_id="x", new=[Write(0, "c", b"", [b"too" * 30])])
-    seen = await acme.checkpoints.find("t")
+    uncommitted = await acme.checkpoints.find("t")
     await world.caller.rollback()
     await world.caller.begin()
     outside = await world.outside()
-    await acme.checkpoints.put("t", id="3", state=b"", pieces=[kept.places[0]], stamp=kept.stamp)
+    await acme.checkpoints.put("t", id="3", state=b"", pieces=[kept.positions[0]], stamp=kept.stamp)
     await acme.checkpoints.put("t", id="4", state=b"", pieces=[b"another" * 30, b"and one more" * 30])
     await world.caller.commit()
-    assert seen is not None
-    for stamp, place in ((undone.stamp, undone.places[0]), (written.stamp, written.places[0]), (seen.stamp, 2)):
+    assert uncommitted is not None
+    for stamp, position in (
+        (undone.stamp, undone.positions[0]),
+        (written.stamp, written.positions[0]),
+        (uncommitted.stamp, 2),
+    ):
         with raises(Stale):
-            await outside.checkpoints.put("t", id="5", state=b"", pieces=[place], stamp=stamp)
-    found = await outside.checkpoints.find("t", id="3")
-    assert found is not None
-    assert found.pieces == [b"one" * 30]
+            await outside.checkpoints.put("t", id="5", state=b"", pieces=[position], stamp=stamp)
+    checkpoint = await outside.checkpoints.find("t", id="3")
+    assert checkpoint is not None
+    assert checkpoint.pieces == [b"one" * 30]
     await world.caller.begin()
 
 
 @contract()
-async def history_goes_back_to_where_nothing_is_missing(world: World) -> None:
+async def history_ends_where_no_value_is_missing(world: World) -> None:
     acme = world.tenant()
-    wanted = ["messages"]
-    await grown(acme, "t", 4, leans=("messages",))
+    channels = ["messages"]
+    await grow_thread(acme, "t", 4, leans=("messages",))
     await acme.checkpoints.put_writes("t", id="002", task_id="x", new=[Write(0, "messages", b"w", [b"p"])])
-    chain = await acme.checkpoints.history("t", id="004", channels=wanted)
-    assert [each.id for each in chain] == ["004", "003", "002", "001"]
-    assert [len(each.tasks) for each in chain] == [0, 0, 1, 0]
+    chain = await acme.checkpoints.history("t", id="004", channels=channels)
+    assert [checkpoint.id for checkpoint in chain] == ["004", "003", "002", "001"]
+    assert [len(checkpoint.tasks) for checkpoint in chain] == [0, 0, 1, 0]
     await acme.checkpoints.put("t", id="005", parent="004", state=b"snapshot")
     await acme.checkpoints.put("t", id="006", parent="005", state=b"", leans=["messages"])
-    assert [each.id for each in await acme.checkpoints.history("t", id="006", channels=wanted)] == ["006", "005"]
-    assert [each.id for each in await acme.checkpoints.history("t", id="006", least=3, channels=wanted)][2:] == [
+    assert [checkpoint.id for checkpoint in await acme.checkpoints.history("t", id="006", channels=channels)] == [
+        "006",
+        "005",
+    ]
+    assert [checkpoint.id for checkpoint in await acme.checkpoints.history("t", id="006", least=3, channels=channels)][
+        2:
+    ] == [
         "004",
         "003",
         "002",
         "001",
     ]
-    assert [each.id for each in await acme.checkpoints.history("t", id="004", channels=["other"])] == ["004", "003"]
-    assert [each.id for each in await acme.checkpoints.history("t", id="006", least=0)] == ["006"]
-    assert await acme.checkpoints.history("t", id="nothing", channels=wanted) == []
+    assert [checkpoint.id for checkpoint in await acme.checkpoints.history("t", id="004", channels=["other"])] == [
+        "004",
+        "003",
+    ]
+    assert [checkpoint.id for checkpoint in await acme.checkpoints.history("t", id="006", least=0)] == ["006"]
+    assert await acme.checkpoints.history("t", id="nothing", channels=channels) == []
     for wrong in (-1, True, 20_001, "1"):
-        with raises(InvalidInput, saying="least is a whole number"):
+        with raises(InvalidInput, field="least"):
             await acme.checkpoints.history("t", least=wrong)  # type: ignore[arg-type]
 
 
 @contract()
-async def what_a_channel_needs_follows_from_what_was_written_to_it(world: World) -> None:
+async def the_writes_to_a_channel_decide_which_ancestors_it_needs(world: World) -> None:
     acme = world.tenant()
     for thread, is_written in (("emptied", False), ("added to", True)):
         await acme.checkpoints.put(thread, id="1", state=b"")
@@ -180,7 +192,7 @@ async def what_a_channel_needs_follows_from_what_was_written_to_it(world: World)
             await acme.checkpoints.put_writes(thread, id="1", task_id="x", new=[Write(0, "log", b"w")])
         await acme.checkpoints.put(thread, id="2", parent="1", state=b"", leans=["log"], changed=["log"])
         await acme.checkpoints.put(thread, id="3", parent="2", state=b"", leans=["log"])
-        assert list((await found(acme, thread)).leans) == ["log"]
+        assert list((await get_checkpoint(acme, thread)).leans) == ["log"]
         assert await acme.checkpoints.prune([thread]) == (0 if is_written else 2)
     await acme.checkpoints.put("seen", id="1", state=b"", snapshots=["log"])
     await acme.checkpoints.put("seen", id="2", parent="1", state=b"", leans=["log"], changed=["log"])

@@ -1,4 +1,4 @@
-"""Compactions that a program did by itself are kept, and undone, like any other."""
+"""Recorded compactions, computed by the caller, are stored and rolled back like any other."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.stores.conversation.tokens import estimate
-from tests.contract.cases.compactions import LONG, POLICY, shown, told
+from tests.contract.cases.compactions import LONG, POLICY, session_with, shown_messages
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 
 @contract()
-async def a_recorded_compaction_keeps_its_numbers_and_the_originals(world: World) -> None:
+async def a_recorded_compaction_stores_its_numbers_and_the_originals(world: World) -> None:
     acme = world.tenant()
-    session, made = await told(acme, "one", "two", "three", "four")
-    opinion = await acme.feedback.create(made[1].id, is_positive=True, user="ada")
-    before = await shown(acme, session)
+    session, messages = await session_with(acme, "one", "two", "three", "four")
+    opinion = await acme.feedback.create(messages[1].id, is_positive=True, user="ada")
+    before = await shown_messages(acme, session)
     event = await acme.compactions.record(
         session.id,
         strategy="my own",
-        removed=[made[2].id, made[1].id],
+        removed=[messages[2].id, messages[1].id],
         summary="two and three",
-        preserved_message_ids=[made[0].id],
+        preserved_message_ids=[messages[0].id],
         original_tokens=500,
         compacted_tokens=50,
         model="m",
@@ -30,93 +30,97 @@ async def a_recorded_compaction_keeps_its_numbers_and_the_originals(world: World
     )
     assert (event.strategy, event.original_tokens, event.compacted_tokens) == ("my own", 500, 50)
     assert (event.messages_removed, event.model_used, event.duration_ms) == (2, "m", 7)
-    assert event.preserved_message_ids == [made[0].id]
+    assert event.preserved_message_ids == [messages[0].id]
     assert [event] == await acme.compactions.history(session.id)
-    after = await shown(acme, session)
-    assert [each.content[0]["text"] for each in after] == ["one", "two and three", "four"]
+    after = await shown_messages(acme, session)
+    assert [message.content[0]["text"] for message in after] == ["one", "two and three", "four"]
     assert (after[1].id, after[1].is_summary, after[1].seq) == (event.summary_message_id, True, 3)
-    originals = [each.message for each in await acme.compactions.archived(event_id=event.id)]
-    assert originals == made[1:3]
+    originals = [original.message for original in await acme.compactions.archived(event_id=event.id)]
+    assert originals == messages[1:3]
     assert (await acme.sessions.get(session.id)).compaction_count == 1
     await acme.messages.append(session.id, role="user", content="later")
     await acme.compactions.rollback(event.id)
-    assert (await shown(acme, session))[:4] == before
+    assert (await shown_messages(acme, session))[:4] == before
     assert await acme.feedback.list() == [opinion]
 
 
 @contract()
-async def token_counts_that_are_not_given_are_those_of_the_session(world: World) -> None:
+async def token_counts_of_a_record_default_to_those_of_the_session(world: World) -> None:
     acme = world.tenant()
-    session, made = await told(acme, LONG, LONG, "x", token_count=30)
-    event = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id, made[1].id], summary="s")
+    session, messages = await session_with(acme, LONG, LONG, "x", token_count=30)
+    event = await acme.compactions.record(
+        session.id, strategy="own", removed=[messages[0].id, messages[1].id], summary="s"
+    )
     summary = [{"type": "text", "text": "s"}]
     assert (event.original_tokens, event.compacted_tokens) == (90, 30 + estimate(summary))
     assert (await acme.sessions.get(session.id)).token_count == event.compacted_tokens
 
 
 @contract()
-async def originals_can_be_archived_after_the_event(world: World) -> None:
+async def messages_can_be_archived_after_the_event(world: World) -> None:
     acme = world.tenant()
-    session, made = await told(acme, "one", "two", "three", "four")
-    before = await shown(acme, session)
+    session, messages = await session_with(acme, "one", "two", "three", "four")
+    before = await shown_messages(acme, session)
     event = await acme.compactions.record(session.id, strategy="own", summary="s", compacted_tokens=3)
-    assert await shown(acme, session) == before, "nothing was removed yet"
+    assert await shown_messages(acme, session) == before, "nothing was removed yet"
     assert await acme.compactions.archive(event.id, []) == event
-    first = await acme.compactions.archive(event.id, [made[0].id, made[1].id])
-    second = await acme.compactions.archive(event.id, [made[3].id])
+    first = await acme.compactions.archive(event.id, [messages[0].id, messages[1].id])
+    second = await acme.compactions.archive(event.id, [messages[3].id])
     assert (first.messages_removed, second.messages_removed, second.compacted_tokens) == (2, 3, 3)
-    assert [each.is_summary for each in await shown(acme, session)] == [True, False]
-    for ids in ([made[0].id], [made[2].id, uuid_of("nobody")]):
+    assert [message.is_summary for message in await shown_messages(acme, session)] == [True, False]
+    for ids in ([messages[0].id], [messages[2].id, uuid_of("unknown")]):
         with raises(NotFound, noun="message"):
             await acme.compactions.archive(event.id, ids)
     await acme.compactions.rollback(event.id)
-    assert await shown(acme, session) == before
+    assert await shown_messages(acme, session) == before
     with raises(Conflict, saying="rolled back already"):
-        await acme.compactions.archive(event.id, [made[0].id])
+        await acme.compactions.archive(event.id, [messages[0].id])
 
 
 @contract()
-async def a_recorded_compaction_leaves_other_branches_alone(world: World) -> None:
+async def a_recorded_compaction_does_not_change_other_branches(world: World) -> None:
     acme = world.tenant()
-    session, made = await told(acme, "one", "two", "three")
+    session, messages = await session_with(acme, "one", "two", "three")
     fork = await acme.branches.fork(session.id, at=3)
-    event = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id, made[1].id], summary="s")
-    assert [each.content[0]["text"] for each in await shown(acme, session)] == ["s", "three"]
+    event = await acme.compactions.record(
+        session.id, strategy="own", removed=[messages[0].id, messages[1].id], summary="s"
+    )
+    assert [message.content[0]["text"] for message in await shown_messages(acme, session)] == ["s", "three"]
     await acme.branches.switch(session.id, fork.number)
-    assert await shown(acme, session) == made
+    assert await shown_messages(acme, session) == messages
     await acme.branches.switch(session.id, 0)
-    more = await acme.compactions.archive(event.id, [made[2].id])
+    more = await acme.compactions.archive(event.id, [messages[2].id])
     assert more.messages_removed == 3
-    assert [each.content[0]["text"] for each in await shown(acme, session)] == ["s"]
+    assert [message.content[0]["text"] for message in await shown_messages(acme, session)] == ["s"]
     await acme.compactions.rollback(event.id)
-    assert await shown(acme, session) == made
+    assert await shown_messages(acme, session) == messages
 
 
 @contract()
-async def recorded_and_other_compactions_are_undone_newest_first(world: World) -> None:
+async def recorded_and_other_compactions_are_rolled_back_newest_first(world: World) -> None:
     acme = world.tenant()
-    session, made = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
-    before = await shown(acme, session)
-    own = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id], summary="s")
-    between = await shown(acme, session)
+    session, messages = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    before = await shown_messages(acme, session)
+    own = await acme.compactions.record(session.id, strategy="own", removed=[messages[0].id], summary="s")
+    between = await shown_messages(acme, session)
     event = await acme.compactions.compact(session.id, POLICY, summary="t")
     with raises(Conflict, saying=f"roll back {event.id} first"):
         await acme.compactions.rollback(own.id)
     with raises(Conflict, saying=f"roll back {event.id} first"):
-        await acme.compactions.archive(own.id, [made[4].id])
+        await acme.compactions.archive(own.id, [messages[4].id])
     await acme.compactions.rollback(event.id)
-    assert await shown(acme, session) == between
+    assert await shown_messages(acme, session) == between
     await acme.compactions.rollback(own.id)
-    assert await shown(acme, session) == before
+    assert await shown_messages(acme, session) == before
 
 
 @contract()
-async def a_record_can_be_repeated_and_what_it_cannot_keep_is_refused(world: World) -> None:
+async def a_record_can_be_repeated_and_invalid_records_are_refused(world: World) -> None:
     acme, id = world.tenant(), uuid_of("event")
-    session, made = await told(acme, "one", "two")
-    other, _ = await told(acme, "x")
-    first = await acme.compactions.record(session.id, strategy="own", removed=[made[0].id], id=id)
-    assert await acme.compactions.record(session.id, strategy="own", removed=[made[0].id], id=id) == first
+    session, messages = await session_with(acme, "one", "two")
+    other, _ = await session_with(acme, "x")
+    first = await acme.compactions.record(session.id, strategy="own", removed=[messages[0].id], id=id)
+    assert await acme.compactions.record(session.id, strategy="own", removed=[messages[0].id], id=id) == first
     with raises(Conflict, saying=id):
         await acme.compactions.record(other.id, strategy="own", id=id)
     wrong: list[dict[str, Any]] = [
@@ -124,13 +128,13 @@ async def a_record_can_be_repeated_and_what_it_cannot_keep_is_refused(world: Wor
         {"strategy": "own", "summary": " "},
         {"strategy": "own", "duration_ms": -1},
         {"strategy": "own", "original_tokens": True},
-        {"strategy": "own", "removed": made[1].id},
+        {"strategy": "own", "removed": messages[1].id},
     ]
-    there = await shown(acme, session)
-    for each in wrong:
+    before = await shown_messages(acme, session)
+    for arguments in wrong:
         with raises(InvalidInput):
-            await acme.compactions.record(session.id, **each)
-    with raises(NotFound, noun="message", key=made[0].id):
-        await acme.compactions.record(session.id, strategy="own", removed=[made[0].id])
-    assert await shown(acme, session) == there
+            await acme.compactions.record(session.id, **arguments)
+    with raises(NotFound, noun="message", key=messages[0].id):
+        await acme.compactions.record(session.id, strategy="own", removed=[messages[0].id])
+    assert await shown_messages(acme, session) == before
     assert len(await acme.compactions.history(session.id)) == 1

@@ -1,4 +1,4 @@
-"""Several calls at once: nothing lost, nothing doubled, no gap."""
+"""Concurrency: nothing is lost, nothing is stored twice, and there are no gaps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.stores.conversation.message_log import Message
 from holdfast.stores.conversation.messages import NewMessage
 from holdfast.stores.conversation.sessions import Session
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, uuid_of
 
 
 @contract("concurrency")
-async def concurrent_appends_take_places_without_a_gap(world: World) -> None:
+async def concurrent_appends_take_positions_without_a_gap(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", token_count=2)
@@ -25,11 +25,11 @@ async def concurrent_appends_take_places_without_a_gap(world: World) -> None:
     assert sorted(message.seq for message in created) == [*range(1, 41)]
     existing = {message.id: message for message in await acme.messages.list(session.id)}
     assert all(existing[message.id] == message for message in created)
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
-async def concurrent_batches_stay_whole(world: World) -> None:
+async def concurrent_batches_stay_consecutive(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     batches = [[NewMessage(role="user", content=f"{batch}:{n}") for n in range(5)] for batch in range(8)]
@@ -39,27 +39,27 @@ async def concurrent_batches_stay_whole(world: World) -> None:
         assert [message.seq for message in result] == [*range(result[0].seq, result[0].seq + 5)]
     for value in (session, other):
         assert [message.seq for message in await acme.messages.list(value.id)] == [*range(1, 21)]
-        await recounted(acme, value.id)
+        await check_counters(acme, value.id)
 
 
 @contract("concurrency")
-async def one_id_is_appended_once_however_often_it_is_tried(world: World) -> None:
+async def concurrent_appends_with_one_id_are_stored_once(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user", id=uuid_of("m"))
     results = await world.together(*[partial(append, content="same")] * 10)
     assert isinstance(results[0], Message), results
     assert all(result == results[0] for result in results), results
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
     append = partial(acme.messages.append, session.id, role="user", id=uuid_of("n"))
     results = await world.together(*[partial(append, content=str(number)) for number in range(10)])
     assert Counter(type(result) for result in results) == {Message: 1, Conflict: 9}, results
     assert [message.seq for message in await acme.messages.list(session.id)] == [1, 2]
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
-async def one_failure_takes_nobody_with_it(world: World) -> None:
+async def a_failed_append_does_not_fail_the_others_of_its_group(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     removed = await acme.sessions.create()
@@ -69,16 +69,16 @@ async def one_failure_takes_nobody_with_it(world: World) -> None:
     bad = [
         partial(acme.messages.append, removed.id, role="user", content="x"),
         partial(acme.messages.append, session.id, role="user", content="other", id=uuid_of("m")),
-        partial(acme.messages.append, uuid_of("nobody"), role="user", content="x"),
+        partial(acme.messages.append, uuid_of("missing"), role="user", content="x"),
     ]
     results = await world.together(*good[:4], bad[0], *good[4:6], bad[1], *good[6:], bad[2])
     assert Counter(type(result) for result in results) == {Message: 9, NotFound: 2, Conflict: 1}, results
     assert [message.seq for message in await acme.messages.list(session.id)] == [*range(1, 11)]
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
-async def one_key_is_given_once(world: World) -> None:
+async def concurrent_creates_with_one_key_store_one_session(world: World) -> None:
     acme = world.tenant()
     results = await world.together(*[partial(acme.sessions.create, key="k", user="ada")] * 8)
     assert Counter(type(result) for result in results) == {Session: 1, AlreadyExists: 7}, results
@@ -89,7 +89,7 @@ async def one_key_is_given_once(world: World) -> None:
 
 
 @contract("concurrency")
-async def one_compare_and_set_wins(world: World) -> None:
+async def one_of_several_concurrent_compare_and_sets_wins(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(metadata={"n": 0})
     update = partial(acme.sessions.update, session.id, expected=session)
@@ -100,7 +100,7 @@ async def one_compare_and_set_wins(world: World) -> None:
 
 
 @contract("concurrency")
-async def an_append_comes_before_a_deletion_or_fails(world: World) -> None:
+async def an_append_concurrent_with_a_deletion_is_stored_or_rejected(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     append = partial(acme.messages.append, session.id, role="user")
@@ -114,7 +114,7 @@ async def an_append_comes_before_a_deletion_or_fails(world: World) -> None:
 
 
 @contract("concurrency")
-async def concurrent_changes_keep_the_counters_right(world: World) -> None:
+async def counters_are_correct_after_concurrent_changes(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append_many(
@@ -127,11 +127,11 @@ async def concurrent_changes_keep_the_counters_right(world: World) -> None:
         *[partial(acme.messages.append, session.id, role="user", content="y", token_count=3) for _ in range(4)],
     )
     assert await acme.messages.count(session.id) == 10
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract("concurrency")
-async def tenants_do_not_wait_for_or_disturb_each_other(world: World) -> None:
+async def tenants_do_not_affect_each_other(world: World) -> None:
     handles = [world.tenant(f"tenant {number}") for number in range(4)]
     sessions = [await handle.sessions.create(id=uuid_of("same")) for handle in handles]
     calls = [
@@ -144,4 +144,4 @@ async def tenants_do_not_wait_for_or_disturb_each_other(world: World) -> None:
     for handle, session in zip(handles, sessions, strict=True):
         texts = {message.content[0]["text"] for message in await handle.messages.list(session.id)}
         assert texts == {handle.name}
-        await recounted(handle, session.id)
+        await check_counters(handle, session.id)

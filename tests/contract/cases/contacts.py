@@ -1,4 +1,4 @@
-"""Contacts: who was seen on which channel, and who is the same person."""
+"""Contacts: the senders seen on channels, and which of them are the same person."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ GIVEN = {
 
 
 async def people(acme: AsyncTenantHandle, *names: str) -> list[Contact]:
-    """Contacts with these names."""
+    """Create contacts with these names."""
     return [await acme.contacts.upsert("telegram", name, display_name=name) for name in names]
 
 
 async def groups(acme: AsyncTenantHandle) -> set[frozenset[str]]:
-    """Who is the same person, by the ids of the senders."""
+    """Return the groups of merged contacts, as sets of sender ids."""
     results: dict[str, set[str]] = {}
     for contact in await acme.contacts.list():
         if contact.merged_id is not None:
@@ -42,14 +42,14 @@ async def groups(acme: AsyncTenantHandle) -> set[frozenset[str]]:
 
 
 async def searched(acme: AsyncTenantHandle, search: str) -> set[str]:
-    """The ids of those senders that a search finds, which a count must agree with."""
+    """Return the sender ids that a search finds; check that the count agrees."""
     contacts = await acme.contacts.list(search=search)
     assert await acme.contacts.count(search=search) == len(contacts)
     return {contact.sender_id for contact in contacts}
 
 
 @contract()
-async def a_contact_is_made_when_it_is_first_seen(world: World) -> None:
+async def a_contact_is_created_when_it_is_first_seen(world: World) -> None:
     acme = world.tenant()
     created = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
     assert (created.channel_type, created.sender_id, created.merged_id) == ("telegram", "7", None)
@@ -65,11 +65,11 @@ async def a_contact_is_made_when_it_is_first_seen(world: World) -> None:
     with raises(NotFound):
         await world.tenant("zenith").contacts.get(created.id)
     with raises(NotFound):
-        await acme.contacts.get(uuid_of("nobody"))
+        await acme.contacts.get(uuid_of("missing"))
 
 
 @contract()
-async def what_is_empty_never_replaces_what_is_known(world: World) -> None:
+async def empty_arguments_never_replace_stored_values(world: World) -> None:
     acme = world.tenant()
     created = await acme.contacts.upsert("telegram", "7", **GIVEN)  # type: ignore[arg-type]
     world.clock.advance(60)
@@ -101,7 +101,7 @@ async def any_text_may_be_part_of_a_contact(world: World) -> None:
 
 
 @contract()
-async def what_cannot_be_a_contact_is_refused(world: World) -> None:
+async def invalid_contacts_are_rejected(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = ["", None, 7, b"x"]
     for name in wrong:
@@ -124,7 +124,7 @@ async def what_cannot_be_a_contact_is_refused(world: World) -> None:
 
 
 @contract(limits=Limits(name_bytes=4, display_bytes=300, url_bytes=5, metadata_bytes=20, batch_rows=2, list_rows=2))
-async def contacts_have_their_limits(world: World) -> None:
+async def contacts_have_limits(world: World) -> None:
     acme = world.tenant()
     too_much: list[tuple[dict[str, Any], str]] = [
         ({"display_name": "x" * 301}, "display_bytes = 300"),
@@ -147,7 +147,7 @@ async def contacts_have_their_limits(world: World) -> None:
 
 
 @contract()
-async def the_one_seen_last_comes_first_on_every_page(world: World) -> None:
+async def contacts_are_listed_most_recently_seen_first(world: World) -> None:
     acme = world.tenant()
     for number in range(7):
         await acme.contacts.upsert("telegram" if number % 3 else "discord", str(number), display_name=f"n{number}")
@@ -174,7 +174,7 @@ async def the_one_seen_last_comes_first_on_every_page(world: World) -> None:
 
 
 @contract()
-async def a_search_finds_beginnings_in_any_case(world: World) -> None:
+async def a_search_finds_prefixes_and_ignores_case(world: World) -> None:
     acme = world.tenant()
     await acme.contacts.upsert("telegram", "U1", display_name="Ada Lovelace", username="Countess")
     await acme.contacts.upsert("telegram", "U2", display_name="ADALBERT", username="bertie")
@@ -193,7 +193,7 @@ async def a_search_finds_beginnings_in_any_case(world: World) -> None:
 
 
 @contract()
-async def nothing_in_a_search_is_special(world: World) -> None:
+async def a_search_has_no_special_characters(world: World) -> None:
     acme = world.tenant()
     names = [
         "100%",
@@ -228,9 +228,9 @@ async def nothing_in_a_search_is_special(world: World) -> None:
 
 
 @contract()
-async def a_long_name_is_found_by_as_much_as_can_be_searched_for(world: World) -> None:
+async def a_long_name_is_found_by_the_longest_search(world: World) -> None:
     acme = world.tenant()
-    most = "ß" * (SEARCH_CHARS // 2)  # two characters each, in one case
+    most = "ß" * (SEARCH_CHARS // 2)  # two characters each when folded
     await acme.contacts.upsert("telegram", "1", display_name=most + "x" * 500)
     await acme.contacts.upsert("telegram", "2", display_name=most[:-1] + "y" * 500)
     await acme.contacts.upsert("telegram", "3", display_name="\U0010ffff" * 200)
@@ -243,7 +243,7 @@ async def a_long_name_is_found_by_as_much_as_can_be_searched_for(world: World) -
 
 
 @contract()
-async def contacts_can_be_filtered_like_everything_else(world: World) -> None:
+async def contacts_can_be_filtered(world: World) -> None:
     acme = world.tenant()
     await people(acme, "a", "b")
     await acme.contacts.upsert("discord", "c", user="ada", metadata={"vip": True})
@@ -255,14 +255,14 @@ async def contacts_can_be_filtered_like_everything_else(world: World) -> None:
 
 
 @contract()
-async def many_are_looked_up_at_once(world: World) -> None:
+async def several_contacts_are_looked_up_in_one_call(world: World) -> None:
     acme = world.tenant()
     await people(acme, "1", "2", "3")
     world.clock.advance(1)
     newer = await acme.contacts.upsert("discord", "2")
     contacts = await acme.contacts.get_many(["2", "1", "nobody", "1"])
     assert {*contacts} == {"1", "2"}
-    assert contacts["2"] == newer, "of several channels, the one where they were seen last"
+    assert contacts["2"] == newer, "with several channels, the contact seen last"
     assert contacts["1"] == await acme.contacts.find("telegram", "1")
     world.clock.advance(1)
     again = await acme.contacts.upsert("telegram", "2")
@@ -285,7 +285,7 @@ async def merging_makes_one_person(world: World) -> None:
     assert await groups(acme) == {frozenset("abc")}
     seen = await acme.contacts.upsert("telegram", "a", display_name="still the same person")
     assert seen.merged_id == merged_id
-    assert await acme.contacts.list(merged_id=uuid_of("nobody")) == []
+    assert await acme.contacts.list(merged_id=uuid_of("missing")) == []
 
 
 @contract()
@@ -296,19 +296,19 @@ async def merging_joins_whole_groups(world: World) -> None:
     await acme.contacts.merge([created["d"], created["e"]])
     assert await groups(acme) == {frozenset("abc"), frozenset("de")}
     assert await acme.contacts.merge([created["e"], created["c"], created["f"]]) == first
-    assert await groups(acme) == {frozenset("abcdef")}, "nobody is left behind"
+    assert await groups(acme) == {frozenset("abcdef")}, "every member is in the merged group"
 
 
 @contract()
-async def fewer_than_two_are_not_merged(world: World) -> None:
+async def merging_needs_two_contacts(world: World) -> None:
     acme = world.tenant()
     (a,) = await people(acme, "a")
     assert await acme.contacts.merge([]) is None
     assert await acme.contacts.merge([a.id]) is None
     assert await acme.contacts.merge([a.id, a.id.upper()]) is None
-    assert await acme.contacts.merge([uuid_of("nobody")]) is None
-    with raises(NotFound, saying=uuid_of("nobody")):
-        await acme.contacts.merge([a.id, uuid_of("nobody")])
+    assert await acme.contacts.merge([uuid_of("missing")]) is None
+    with raises(NotFound, saying=uuid_of("missing")):
+        await acme.contacts.merge([a.id, uuid_of("missing")])
     theirs = await world.tenant("zenith").contacts.upsert("telegram", "z")
     with raises(NotFound):
         await acme.contacts.merge([a.id, theirs.id])
@@ -321,15 +321,15 @@ async def fewer_than_two_are_not_merged(world: World) -> None:
 
 
 @contract()
-async def unmerging_takes_exactly_these_out(world: World) -> None:
+async def unmerging_removes_exactly_the_given_contacts(world: World) -> None:
     acme = world.tenant()
     created = {person.sender_id: person.id for person in await people(acme, *"abcdefx")}
     await acme.contacts.merge([created[letter] for letter in "abcd"])
     await acme.contacts.merge([created["e"], created["f"]])
-    assert await acme.contacts.unmerge([created["a"], created["x"], uuid_of("nobody"), created["a"]]) == 1
+    assert await acme.contacts.unmerge([created["a"], created["x"], uuid_of("missing"), created["a"]]) == 1
     assert await groups(acme) == {frozenset("bcd"), frozenset("ef")}
     assert await acme.contacts.unmerge([created["b"], created["c"], created["e"]]) == 3
-    assert await groups(acme) == set(), "a group of one is no group"
+    assert await groups(acme) == set(), "a group of one is dissolved"
     assert (await acme.contacts.get(created["d"])).merged_id is None
     assert await acme.contacts.unmerge([]) == 0
     await acme.contacts.merge([created["a"], created["b"]])
@@ -339,7 +339,7 @@ async def unmerging_takes_exactly_these_out(world: World) -> None:
 
 
 @contract("tenants")
-async def a_tenant_is_known_by_its_contacts_and_loses_them_with_everything(world: World) -> None:
+async def a_contact_registers_its_tenant_and_is_deleted_with_it(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     for handle in (acme, zenith):
         await people(handle, "a", "b")
@@ -352,7 +352,7 @@ async def a_tenant_is_known_by_its_contacts_and_loses_them_with_everything(world
 
 
 @contract("concurrency")
-async def one_sender_becomes_one_contact(world: World) -> None:
+async def concurrent_upserts_of_one_sender_create_one_contact(world: World) -> None:
     acme = world.tenant()
     results: list[Any] = await world.together(
         *[partial(acme.contacts.upsert, "telegram", "7", username=f"n{n}") for n in range(10)]
@@ -362,7 +362,7 @@ async def one_sender_becomes_one_contact(world: World) -> None:
 
 
 @contract("concurrency")
-async def concurrent_merges_neither_wait_for_each_other_nor_split(world: World) -> None:
+async def concurrent_merges_neither_deadlock_nor_split_groups(world: World) -> None:
     acme = world.tenant()
     contacts = [person.id for person in await people(acme, *"abcdefghijkl")]
     for n in range(0, 12, 2):

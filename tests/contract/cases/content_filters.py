@@ -1,4 +1,4 @@
-"""Filters on content blocks; ``tests/differential`` compares them with PostgreSQL's own on many contents."""
+"""Filters on content blocks; ``tests/differential`` compares them with PostgreSQL's own operator on many contents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def messages_are_found_by_parts_of_their_blocks(world: World) -> None:
 
 
 @contract()
-async def what_is_no_block_to_look_for_is_refused(world: World) -> None:
+async def invalid_content_filters_are_rejected(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for value in ("tool_use", 7, None, True):
@@ -72,7 +72,7 @@ async def what_is_no_block_to_look_for_is_refused(world: World) -> None:
 
 
 @contract()
-async def what_is_looked_for_may_be_as_large_and_deep_as_the_limits(world: World) -> None:
+async def a_content_filter_may_be_as_large_and_deep_as_the_limits(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     limits = world.limits

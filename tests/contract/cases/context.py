@@ -1,4 +1,4 @@
-"""What is sent to the model."""
+"""Contexts: the messages that are sent to a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 
-async def filled(world: World, count: int, tokens: int = 10) -> tuple[Any, str]:
-    """A session with messages of so many tokens each."""
+async def session_of(world: World, count: int, tokens: int = 10) -> tuple[Any, str]:
+    """Create a session with messages of these token counts."""
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for number in range(1, count + 1):
@@ -23,22 +23,22 @@ async def filled(world: World, count: int, tokens: int = 10) -> tuple[Any, str]:
 
 
 def call(*ids: str) -> list[dict[str, Any]]:
-    """Blocks that call a tool."""
-    return [{"type": "tool_use", "id": each, "name": "look", "input": {}} for each in ids]
+    """Return blocks that call tools."""
+    return [{"type": "tool_use", "id": id, "name": "look", "input": {}} for id in ids]
 
 
 def result(*ids: str) -> list[dict[str, Any]]:
-    """Blocks that answer such calls."""
-    return [{"type": "tool_result", "tool_use_id": each, "content": "found"} for each in ids]
+    """Return blocks with the results of tool calls."""
+    return [{"type": "tool_result", "tool_use_id": id, "content": "found"} for id in ids]
 
 
 def seqs(context: Any) -> list[int | None]:
-    """The numbers of what is sent; nothing for what was made up."""
+    """Return the seqs of a context's messages; ``None`` for placeholder results."""
     return [message.seq for message in context.messages]
 
 
 def unanswered(messages: Sequence[Any]) -> set[str]:
-    """The calls without a result and the results without a call before them."""
+    """Return the calls without a result and the results without a call before them."""
     called: set[str] = set()
     answered: set[str] = set()
     for message in messages:
@@ -53,7 +53,7 @@ def unanswered(messages: Sequence[Any]) -> set[str]:
 
 @contract()
 async def a_context_has_the_newest_messages_that_fit(world: World) -> None:
-    acme, session = await filled(world, 9)
+    acme, session = await session_of(world, 9)
     assert seqs(await acme.messages.context(session, max_tokens=30)) == [7, 8, 9]
     assert seqs(await acme.messages.context(session, max_tokens=39)) == [7, 8, 9]
     everything = await acme.messages.context(session, max_tokens=1_000)
@@ -66,7 +66,7 @@ async def a_context_has_the_newest_messages_that_fit(world: World) -> None:
 
 
 @contract()
-async def system_preserved_and_summary_messages_are_always_there(world: World) -> None:
+async def system_preserved_and_summary_messages_are_always_included(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     await acme.messages.append(session, role="system", content="rules", token_count=5)
@@ -112,17 +112,19 @@ async def a_call_that_never_got_its_result_is_closed(world: World) -> None:
     assert unanswered(context.messages) == set()
     assert seqs(context) == [1, 2, 3, 4, None]
     joined = context.messages[2].content
-    assert [block["tool_use_id"] for block in joined] == ["b", "a"], "results of one call's message stay in one message"
+    assert [block["tool_use_id"] for block in joined] == ["b", "a"], (
+        "the results of one message's calls are in one message"
+    )
     made_up = context.messages[4]
     assert (made_up.role, made_up.message_id) == ("user", None)
     assert made_up.content[0]["is_error"] is True
     assert context.token_count == sum(message.token_count for message in context.messages)
-    stored = await acme.messages.list(session)
-    assert [len(message.content) for message in stored] == [1, 2, 1, 1], "nothing that was made up is stored"
+    stored_messages = await acme.messages.list(session)
+    assert [len(message.content) for message in stored_messages] == [1, 2, 1, 1], "placeholder results are not stored"
 
 
 @contract()
-async def what_is_made_up_counts_and_fits_too(world: World) -> None:
+async def placeholder_results_count_towards_the_budget(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for number in range(5):
@@ -135,7 +137,7 @@ async def what_is_made_up_counts_and_fits_too(world: World) -> None:
 
 
 @contract()
-async def a_preserved_call_far_from_its_result_is_whole_too(world: World) -> None:
+async def a_preserved_call_far_from_its_result_keeps_both_halves(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     await acme.messages.append(session, role="assistant", content=call("a"), token_count=10, is_preserved=True)
@@ -149,8 +151,8 @@ async def a_preserved_call_far_from_its_result_is_whole_too(world: World) -> Non
     assert seqs(context) == [1, 4, 8, 9]
 
 
-async def say(acme: Any, session: str, count: int) -> None:
-    """Many messages of ten tokens."""
+async def append_texts(acme: Any, session: str, count: int) -> None:
+    """Append messages of ten tokens each."""
     await acme.messages.append_many(
         session, [NewMessage(role="user", content=f"m{number}", token_count=10) for number in range(count)]
     )
@@ -161,11 +163,11 @@ async def a_preserved_result_keeps_its_call_wherever_it_is(world: World) -> None
     acme = world.tenant()
     for between in (0, 3, 40, 400):
         session = (await acme.sessions.create()).id
-        await say(acme, session, 2)
+        await append_texts(acme, session, 2)
         await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
-        await say(acme, session, between)
+        await append_texts(acme, session, between)
         kept = await acme.messages.append(session, role="user", content=result("a"), token_count=10, is_preserved=True)
-        await say(acme, session, 60)
+        await append_texts(acme, session, 60)
         await acme.messages.append(session, role="assistant", content="done", token_count=10)
         for rewound in (False, True):
             last = kept.seq + (50 if rewound else 61)
@@ -186,28 +188,28 @@ async def a_preserved_call_keeps_its_result_wherever_it_is(world: World) -> None
     for between in (0, 3, 40, 400):
         session = (await acme.sessions.create()).id
         await acme.messages.append(session, role="assistant", content=call("a"), token_count=10, is_preserved=True)
-        await say(acme, session, between)
-        there = await acme.messages.append(session, role="user", content=result("a"), token_count=10)
-        await say(acme, session, 60)
+        await append_texts(acme, session, between)
+        result_message = await acme.messages.append(session, role="user", content=result("a"), token_count=10)
+        await append_texts(acme, session, 60)
         context = await acme.messages.context(session, max_tokens=40)
-        assert seqs(context) == [1, there.seq, there.seq + 59, there.seq + 60]
+        assert seqs(context) == [1, result_message.seq, result_message.seq + 59, result_message.seq + 60]
         assert [message.made_up for message in context.messages] == [(), (), (), ()]
-        await acme.messages.delete(session, [there.id])
+        await acme.messages.delete(session, [result_message.id])
         context = await acme.messages.context(session, max_tokens=100)
-        assert seqs(context)[:2] == [1, None], "it is gone, so one is made up"
+        assert seqs(context)[:2] == [1, None], "the result was deleted, so a placeholder is inserted"
         assert unanswered(context.messages) == set()
 
 
 @contract()
-async def what_belongs_to_a_preserved_message_comes_with_all_that_belongs_to_it(world: World) -> None:
+async def a_preserved_message_brings_all_its_connected_tool_messages(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     await acme.messages.append(session, role="assistant", content=call("a", "b"), token_count=10)
     await acme.messages.append(session, role="user", content=result("a"), token_count=10, is_preserved=True)
-    await say(acme, session, 100)
+    await append_texts(acme, session, 100)
     await acme.messages.append(session, role="user", content=[*result("b"), *call("c")], token_count=10)
     await acme.messages.append(session, role="user", content=result("c"), token_count=10)
-    await say(acme, session, 100)
+    await append_texts(acme, session, 100)
     context = await acme.messages.context(session, max_tokens=50)
     assert seqs(context) == [1, 2, 103, 104, 204]
     assert unanswered(context.messages) == set()
@@ -229,7 +231,7 @@ async def a_call_is_closed_even_if_its_id_was_answered_before(world: World) -> N
 
 
 @contract()
-async def halves_of_different_turns_are_no_pair_though_their_ids_are_the_same(world: World) -> None:
+async def equal_ids_of_different_turns_are_no_pair(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for turn in range(80):
@@ -242,13 +244,13 @@ async def halves_of_different_turns_are_no_pair_though_their_ids_are_the_same(wo
         )
     context = await acme.messages.context(session, max_tokens=40)
     assert seqs(context) == [7, 8, 15, 16]
-    assert seqs(await acme.messages.context(session, max_tokens=50)) == [7, 8, 15, 16], "160 is the half of 159"
+    assert seqs(await acme.messages.context(session, max_tokens=50)) == [7, 8, 15, 16], "160 has the result of 159"
     assert seqs(await acme.messages.context(session, max_tokens=60)) == [7, 8, 15, 16, 159, 160]
 
 
 @contract()
-async def a_context_is_of_the_branch_that_is_shown(world: World) -> None:
-    acme, session = await filled(world, 6)
+async def a_context_is_read_from_the_current_branch(world: World) -> None:
+    acme, session = await session_of(world, 6)
     await acme.messages.update((await acme.messages.list(session))[4].id, is_preserved=True)
     await acme.branches.rewind(session, to=3)
     await acme.messages.append(session, role="user", content="other", token_count=10)
@@ -261,7 +263,7 @@ async def a_context_is_of_the_branch_that_is_shown(world: World) -> None:
 
 @contract()
 async def a_long_log_is_read_from_its_end(world: World) -> None:
-    acme, session = await filled(world, 3, tokens=1)
+    acme, session = await session_of(world, 3, tokens=1)
     many = [NewMessage(role="user", content=f"n{number}", token_count=1) for number in range(400)]
     await acme.messages.append_many(session, many)
     context = await acme.messages.context(session, max_tokens=300)
@@ -282,8 +284,8 @@ async def messages_without_a_count_are_counted(world: World) -> None:
 
 
 @contract()
-async def a_context_that_cannot_be_is_refused(world: World) -> None:
-    acme, session = await filled(world, 1)
+async def invalid_context_arguments_are_refused(world: World) -> None:
+    acme, session = await session_of(world, 1)
     wrong: list[Any] = [0, -1, True, "10", None, 1.5]
     for max_tokens in wrong:
         with raises(InvalidInput):
@@ -295,8 +297,8 @@ async def a_context_that_cannot_be_is_refused(world: World) -> None:
 
 
 @contract()
-async def system_messages_are_there_wherever_they_stand(world: World) -> None:
-    acme, session = await filled(world, 70)
+async def system_messages_are_included_at_any_position(world: World) -> None:
+    acme, session = await session_of(world, 70)
     rules = await acme.messages.append(session, role="system", content="new rules", token_count=5)
     more = [NewMessage(role="user", content=f"n{number}", token_count=10) for number in range(80)]
     await acme.messages.append_many(session, more)
@@ -306,7 +308,7 @@ async def system_messages_are_there_wherever_they_stand(world: World) -> None:
 
 
 @contract()
-async def of_several_summaries_the_latest_is_always_there(world: World) -> None:
+async def the_latest_of_several_summaries_is_always_included(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for number in range(1, 9):
@@ -320,14 +322,14 @@ async def of_several_summaries_the_latest_is_always_there(world: World) -> None:
 
 
 @contract()
-async def what_is_left_out_is_counted(world: World) -> None:
-    acme, session = await filled(world, 9)
+async def omitted_messages_are_counted(world: World) -> None:
+    acme, session = await session_of(world, 9)
     for room, left_out in ((90, 0), (1_000, 0), (89, 1), (30, 6), (9, 9)):
         assert (await acme.messages.context(session, max_tokens=room)).left_out == left_out
 
 
 @contract()
-async def a_view_is_read_no_further_than_needed_either(world: World) -> None:
+async def a_view_is_read_no_further_than_needed(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for turn in range(4):
@@ -341,21 +343,21 @@ async def a_view_is_read_no_further_than_needed_either(world: World) -> None:
             )
             for number in range(100)
         ]
-        made = await acme.messages.append_many(session, new)
-        await acme.branches.rewind(session, to=made[79].seq)
-    shown = {message.seq: message for message in await acme.messages.list(session)}
-    assert len(shown) == 320
-    always = [seq for seq, each in shown.items() if each.is_preserved or each.role == "system" or seq == 247]
+        created = await acme.messages.append_many(session, new)
+        await acme.branches.rewind(session, to=created[79].seq)
+    by_seq = {message.seq: message for message in await acme.messages.list(session)}
+    assert len(by_seq) == 320
+    always = [seq for seq, message in by_seq.items() if message.is_preserved or message.role == "system" or seq == 247]
     assert len(always) == 6
     for room in (6, 56, 66, 156, 320, 1_000):
         context = await acme.messages.context(session, max_tokens=room)
-        newest = [seq for seq in shown if seq not in always][-max(0, room - 6) or 320 :] if room > 6 else []
+        newest = [seq for seq in by_seq if seq not in always][-max(0, room - 6) or 320 :] if room > 6 else []
         assert seqs(context) == sorted({*always, *newest})
         assert context.left_out == 320 - len(context.messages)
 
 
 @contract()
-async def what_was_made_up_is_marked(world: World) -> None:
+async def placeholder_results_are_marked(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     await acme.messages.append(session, role="assistant", content=call("a", "b"), token_count=10)
@@ -371,7 +373,7 @@ async def what_was_made_up_is_marked(world: World) -> None:
 
 
 @contract()
-async def what_a_provider_answers_itself_is_left_alone(world: World) -> None:
+async def results_of_provider_tools_are_not_changed(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     searched = [
@@ -388,7 +390,7 @@ async def what_a_provider_answers_itself_is_left_alone(world: World) -> None:
 
 
 @contract()
-async def what_remains_of_a_message_without_its_orphans_is_kept(world: World) -> None:
+async def a_message_is_kept_without_its_orphaned_results(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     await acme.messages.append(session, role="assistant", content=call("a"), token_count=10)
@@ -423,7 +425,7 @@ async def the_summary_of_a_buffered_session_is_part_of_its_context(world: World)
 
 
 @contract()
-async def what_providers_reported_is_no_part_of_any_count(world: World) -> None:
+async def provider_usage_is_not_part_of_token_counts(world: World) -> None:
     acme = world.tenant()
     buffer = await acme.sessions.buffered("k")
     for number in range(3):
@@ -437,7 +439,7 @@ async def what_providers_reported_is_no_part_of_any_count(world: World) -> None:
 
 
 @contract(limits=Limits(page_rows=5))
-async def what_must_be_there_has_a_limit(world: World) -> None:
+async def required_messages_have_a_limit(world: World) -> None:
     acme = world.tenant()
     session = (await acme.sessions.create()).id
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Memories of crews: every one is kept, found by what it is like, and forgotten when it is told to be."""
+"""Memories of crews: saving, search by similarity, filters and deletion."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def memory(id: str, **values: Any) -> NewCrewMemory:
     return NewCrewMemory(id=id, content=values.pop("content", f"about {id}"), **values)
 
 
-def ids(found: Any) -> list[str]:
-    """Which memories those are."""
-    return [(each if isinstance(each, CrewMemory) else each.memory).id for each in found]
+def ids(results: Any) -> list[str]:
+    """Return the ids of memories or matches."""
+    return [(result if isinstance(result, CrewMemory) else result.memory).id for result in results]
 
 
 @contract()
-async def every_memory_is_kept_and_comes_back_as_it_was(world: World) -> None:
+async def every_memory_is_stored_unchanged(world: World) -> None:
     memories = world.tenant().crew_memories
     assert await memories.find("absent") is None
     for number, text in enumerate(TEXTS):
@@ -45,12 +45,12 @@ async def every_memory_is_kept_and_comes_back_as_it_was(world: World) -> None:
             accessed_at=FIRST + timedelta(microseconds=number),
         )
         assert await memories.save([new], user=text or None, thread_id=text) == [new.id]
-        found = await memories.find(str(new.id), user=text or None, thread_id=text)
-        assert found is not None
-        assert (found.content, found.categories, found.metadata) == (new.content, new.categories, new.metadata)
-        assert (found.importance, found.source, found.is_private) == (new.importance, new.source, new.is_private)
-        assert (found.embedding, found.created_at, found.accessed_at) == (new.embedding, FIRST, new.accessed_at)
-        assert found.scope == "/" + new.scope.strip("/")
+        loaded = await memories.find(str(new.id), user=text or None, thread_id=text)
+        assert loaded is not None
+        assert (loaded.content, loaded.categories, loaded.metadata) == (new.content, new.categories, new.metadata)
+        assert (loaded.importance, loaded.source, loaded.is_private) == (new.importance, new.source, new.is_private)
+        assert (loaded.embedding, loaded.created_at, loaded.accessed_at) == (new.embedding, FIRST, new.accessed_at)
+        assert loaded.scope == "/" + new.scope.strip("/")
 
 
 @contract()
@@ -58,37 +58,37 @@ async def keys_of_metadata_keep_their_order(world: World) -> None:
     memories = world.tenant().crew_memories
     metadata = {"zebra": {"b": 1, "aa": 2, "a": 3}, "a": 1, "bb": 2, "0": 3}
     (id,) = await memories.save([NewCrewMemory(content="x", metadata=metadata)])
-    found = await memories.find(id)
-    assert found is not None
-    assert [*found.metadata] == [*metadata]
-    assert [*found.metadata["zebra"]] == ["b", "aa", "a"]
+    loaded = await memories.find(id)
+    assert loaded is not None
+    assert [*loaded.metadata] == [*metadata]
+    assert [*loaded.metadata["zebra"]] == ["b", "aa", "a"]
 
 
 @contract()
-async def what_is_not_said_is_filled_in(world: World) -> None:
+async def missing_values_of_a_memory_get_defaults(world: World) -> None:
     memories = world.tenant().crew_memories
     first, second = await memories.save([NewCrewMemory(content="a"), NewCrewMemory(content="b")])
     assert first != second
-    found = await memories.find(first)
-    assert found is not None
-    assert (found.scope, found.categories, found.metadata, found.embedding) == ("/", [], {}, None)
-    assert found.created_at == found.accessed_at == found.updated_at == from_us(world.clock.now_us())
-    assert (found.source, found.is_private, found.importance) == (None, False, 0.5)
+    loaded = await memories.find(first)
+    assert loaded is not None
+    assert (loaded.scope, loaded.categories, loaded.metadata, loaded.embedding) == ("/", [], {}, None)
+    assert loaded.created_at == loaded.accessed_at == loaded.updated_at == from_us(world.clock.now_us())
+    assert (loaded.source, loaded.is_private, loaded.importance) == (None, False, 0.5)
     naive = memory("naive", created_at=FIRST.replace(tzinfo=None))
     await memories.save([naive])
-    stored = await memories.find("naive")
-    assert stored is not None
-    assert stored.created_at == FIRST, "a moment without a zone is in UTC"
+    without_zone = await memories.find("naive")
+    assert without_zone is not None
+    assert without_zone.created_at == FIRST, "a time without a time zone is in UTC"
     assert await memories.save([]) == []
 
 
 @contract()
-async def the_same_id_again_replaces_and_nothing_else_does(world: World) -> None:
+async def saving_an_existing_id_replaces_only_that_memory(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save([memory("a", content="same words", embedding=[1, 0]) for _ in range(2)])
     await memories.save([memory("b", content="same words", embedding=[1, 0])])
     await memories.save([memory("a", content="other words", embedding=[0, 1])])
-    assert sorted((each.id, each.content) for each in await memories.list()) == [
+    assert sorted((entry.id, entry.content) for entry in await memories.list()) == [
         ("a", "other words"),
         ("b", "same words"),
     ]
@@ -96,14 +96,14 @@ async def the_same_id_again_replaces_and_nothing_else_does(world: World) -> None
 
 
 @contract()
-async def the_most_alike_come_first(world: World) -> None:
+async def the_most_similar_memories_come_first(world: World) -> None:
     memories = world.tenant().crew_memories
     vectors = {"same": [2, 0, 0], "near": [1, 1, 0], "far": [0, 0, 3], "against": [-1, 0, 0], "nowhere": [0, 0, 0]}
     await memories.save([memory(id, embedding=vector) for id, vector in vectors.items()])
     await memories.save([memory("without")])
-    found = await memories.search([1, 0, 0])
-    assert ids(found) == ["same", "near", "against", "far", "nowhere"], "ties by id"
-    assert [round(each.score, 6) for each in found] == [1.0, 0.707107, 0.0, 0.0, 0.0]
+    matches = await memories.search([1, 0, 0])
+    assert ids(matches) == ["same", "near", "against", "far", "nowhere"], "equal scores are ordered by id"
+    assert [round(match.score, 6) for match in matches] == [1.0, 0.707107, 0.0, 0.0, 0.0]
     assert ids(await memories.search([1, 0, 0], limit=1)) == ["same"]
     assert ids(await memories.search([1, 0, 0], min_score=0.7)) == ["same", "near"]
     assert ids(await memories.search([1, 0, 0], min_score=0.71)) == ["same"]
@@ -112,19 +112,19 @@ async def the_most_alike_come_first(world: World) -> None:
 
 
 @contract()
-async def all_are_compared_however_many_there_are(world: World) -> None:
+async def a_search_compares_all_memories(world: World) -> None:
     memories = world.tenant().crew_memories
     count = SLICE_ROWS + 50
     await memories.save([memory(f"{number:05}", embedding=[1.0, number]) for number in range(count)])
-    found = await memories.search([0.0, 1.0], limit=2)
-    assert ids(found) == [f"{count - 1:05}", f"{count - 2:05}"]
+    matches = await memories.search([0.0, 1.0], limit=2)
+    assert ids(matches) == [f"{count - 1:05}", f"{count - 2:05}"]
     assert ids(await memories.search([1.0, 0.0], limit=2)) == ["00000", "00001"]
     assert await memories.delete(metadata={"no": "such"}) == 0
     assert await memories.delete(ids=[f"{number:05}" for number in range(count)]) == count
 
 
 @contract()
-async def a_scope_is_everything_below_it_and_nothing_beside_it(world: World) -> None:
+async def a_scope_includes_everything_below_it_and_nothing_else(world: World) -> None:
     memories = world.tenant().crew_memories
     paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/a%", "/A"]
     await memories.save([memory(path, scope=path, embedding=[1]) for path in paths])
@@ -135,7 +135,7 @@ async def a_scope_is_everything_below_it_and_nothing_beside_it(world: World) -> 
     assert sorted(ids(await memories.search([1], scope="/a"))) == ["/a", "/a/b", "/a/b/c"]
     for everything in (None, "/", "", "//"):
         assert len(await memories.list(scope=everything)) == len(paths)
-    assert [(each.scope, each.count) for each in await memories.scopes(scope="/a")] == [
+    assert [(memory_scope.scope, memory_scope.count) for memory_scope in await memories.scopes(scope="/a")] == [
         ("/a", 1),
         ("/a/b", 1),
         ("/a/b/c", 1),
@@ -145,7 +145,7 @@ async def a_scope_is_everything_below_it_and_nothing_beside_it(world: World) -> 
 
 
 @contract()
-async def memories_are_chosen_by_categories_and_metadata(world: World) -> None:
+async def memories_are_filtered_by_categories_and_metadata(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save(
         [
@@ -179,7 +179,7 @@ async def memories_are_listed_the_newest_first(world: World) -> None:
 
 
 @contract()
-async def what_is_forgotten_fits_everything_that_was_said(world: World) -> None:
+async def memories_are_deleted_by_all_given_conditions(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save([memory(f"{n}", created_at=FIRST + timedelta(days=n), scope=f"/{n % 2}") for n in range(6)])
     assert await memories.delete(older_than=FIRST) == 0
@@ -193,7 +193,7 @@ async def what_is_forgotten_fits_everything_that_was_said(world: World) -> None:
 
 
 @contract()
-async def a_memory_that_was_used_says_when(world: World) -> None:
+async def touch_sets_the_time_of_the_last_use(world: World) -> None:
     memories = world.tenant().crew_memories
     await memories.save([memory("a", embedding=[1]), memory("b")])
     world.clock.advance(5)
@@ -207,8 +207,8 @@ async def a_memory_that_was_used_says_when(world: World) -> None:
     await memories.save([memory("a", embedding=[1], created_at=used.created_at)])
     saved = await memories.find("a")
     assert saved is not None
-    assert saved.created_at == used.created_at, "as its caller says"
-    assert saved.updated_at - used.updated_at == timedelta(seconds=5), "and when it was changed"
+    assert saved.created_at == used.created_at, "accessed_at is the given time"
+    assert saved.updated_at - used.updated_at == timedelta(seconds=5), "updated_at is the time of the save"
 
 
 @contract()
@@ -235,21 +235,21 @@ async def embeddings_of_another_size_are_refused_until_all_are_replaced(world: W
 
 
 @contract()
-async def memories_of_users_threads_and_tenants_are_apart(world: World) -> None:
+async def memories_of_users_threads_and_tenants_are_separate(world: World) -> None:
     memories = world.tenant().crew_memories
     places: list[dict[str, Any]] = [{}, {"user": "ada"}, {"thread_id": "t"}, {"user": "ada", "thread_id": "t"}]
     for number, place in enumerate(places):
         await memories.save([memory("m", content=str(number), embedding=[1])], **place)
     for number, place in enumerate(places):
-        assert [each.content for each in await memories.list(**place)] == [str(number)]
-        assert [each.memory.content for each in await memories.search([1], **place)] == [str(number)]
+        assert [entry.content for entry in await memories.list(**place)] == [str(number)]
+        assert [match.memory.content for match in await memories.search([1], **place)] == [str(number)]
     assert await world.tenant("zenith").crew_memories.list() == []
     assert await memories.delete(user="ada") == 1
     assert [len(await memories.list(**place)) for place in places] == [1, 0, 1, 1]
 
 
 @contract(limits=Limits(embedding_floats=4, batch_rows=3))
-async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None:
+async def invalid_memories_are_refused_and_nothing_is_saved(world: World) -> None:
     memories = world.tenant().crew_memories
     bad: Any
     for bad in ([float("nan")], [float("inf")], [1e300], ["x"], "text", 5):
@@ -279,11 +279,11 @@ async def what_is_no_memory_is_refused_and_nothing_is_kept(world: World) -> None
 
 
 @contract()
-async def memories_are_listed_by_a_part_of_their_content(world: World) -> None:
+async def memories_are_listed_by_a_substring_of_their_content(world: World) -> None:
     memories = world.tenant().crew_memories
     contents = ["Write a poem", "write code", "100% sure", "100 cents", "a_b", "axb", "ÉTÉ Été été"]
     await memories.save([NewCrewMemory(id=content, content=content) for content in contents])
-    wanted = {"WRITE": contents[:2], "%": ["100% sure"], "a_b": ["a_b"], "": contents, "absent": []}
-    wanted |= dict.fromkeys(("É", "ÉtÉ", "Été", "ÉT", "é"), contents[-1:]) | {"éTÉ": []}
-    for part, expected in wanted.items():
-        assert sorted(each.content for each in await memories.list(containing=part)) == sorted(expected)
+    expected_by_text = {"WRITE": contents[:2], "%": ["100% sure"], "a_b": ["a_b"], "": contents, "absent": []}
+    expected_by_text |= dict.fromkeys(("É", "ÉtÉ", "Été", "ÉT", "é"), contents[-1:]) | {"éTÉ": []}
+    for part, expected in expected_by_text.items():
+        assert sorted(entry.content for entry in await memories.list(containing=part)) == sorted(expected)

@@ -1,4 +1,4 @@
-"""What returned is there when the database is opened again; what is closed says so."""
+"""Durability: completed writes survive reopening, and a closed handle raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.cases.world import World, everything, raises
 
 
 @contract("reopening", "tenants")
-async def what_returned_is_there_after_opening_again(world: World) -> None:
+async def completed_writes_survive_reopening(world: World) -> None:
     acme = world.tenant()
     one = await acme.sessions.create(key="one", metadata={text: text for text in TEXTS})
     two = await acme.sessions.upsert("two", user="ada")
@@ -29,7 +29,7 @@ async def what_returned_is_there_after_opening_again(world: World) -> None:
 
 
 @contract("reopening", "tenants")
-async def a_closed_handle_says_so(world: World) -> None:
+async def a_closed_handle_raises(world: World) -> None:
     acme, tenants = world.tenant(), world.tenants
     session = await acme.sessions.create()
     await world.reopen()

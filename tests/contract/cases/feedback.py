@@ -1,4 +1,4 @@
-"""Feedback: what people think of messages, and that it lives no longer than they do."""
+"""Feedback: opinions of messages, which are deleted with their messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 
 
 async def answers(acme: AsyncTenantHandle, count: int = 1) -> list[Message]:
-    """Messages of a new session."""
+    """Create messages in a new session."""
     session = await acme.sessions.create()
     return [await acme.messages.append(session.id, role="assistant", content=str(n)) for n in range(count)]
 
 
 @contract()
-async def feedback_is_what_was_given(world: World) -> None:
+async def feedback_is_returned_as_it_was_given(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     created = await acme.feedback.create(
@@ -48,20 +48,20 @@ async def feedback_is_what_was_given(world: World) -> None:
             await acme.feedback.create(message.id, is_positive=False, issue_type=issue_type)
         ).issue_type == issue_type
     with raises(NotFound):
-        await acme.feedback.get(uuid_of("nobody"))
+        await acme.feedback.get(uuid_of("missing"))
     with raises(NotFound):
         await world.tenant("zenith").feedback.get(created.id)
 
 
 @contract()
-async def feedback_needs_a_message_that_is_there(world: World) -> None:
+async def feedback_needs_an_existing_message(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     create = partial(acme.feedback.create, is_positive=True)
     upsert = partial(acme.feedback.upsert, is_positive=True, user="ada")
     for call in (create, upsert, partial(world.tenant("zenith").feedback.create, is_positive=True)):
         with raises(NotFound):
-            await call(uuid_of("nobody"))
+            await call(uuid_of("missing"))
     with raises(NotFound):
         await world.tenant("zenith").feedback.create(message.id, is_positive=True)
     await acme.sessions.delete(message.session_id)
@@ -73,7 +73,7 @@ async def feedback_needs_a_message_that_is_there(world: World) -> None:
 
 
 @contract()
-async def what_cannot_be_feedback_is_refused(world: World) -> None:
+async def invalid_feedback_is_rejected(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     created = await acme.feedback.create(message.id, is_positive=True, user="ada")
@@ -105,7 +105,7 @@ async def what_cannot_be_feedback_is_refused(world: World) -> None:
 
 
 @contract(limits=Limits(name_bytes=4, text_bytes=5, metadata_bytes=20, list_rows=2, page_rows=2))
-async def feedback_has_its_limits(world: World) -> None:
+async def feedback_has_limits(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     too_much: list[tuple[dict[str, Any], str]] = [
@@ -187,7 +187,7 @@ async def a_user_has_one_opinion_of_a_message(world: World) -> None:
         await acme.feedback.create(message.id, is_positive=True),
         await acme.feedback.create(message.id, is_positive=True),
     ]
-    assert len({second.id, *(other.id for other in others)}) == 5, "nobody in particular may say it twice"
+    assert len({second.id, *(other.id for other in others)}) == 5, "anonymous feedback may be given twice"
 
 
 @contract()
@@ -207,7 +207,7 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
         ({"user": "ada"}, lambda each: each.user == "ada"),
         ({"user": "bob", "session_id": messages[3].session_id},
          lambda each: each.user == "bob" and each.session_id == messages[3].session_id),
-        ({"message_id": uuid_of("nobody")}, lambda each: False),
+        ({"message_id": uuid_of("missing")}, lambda each: False),
         ({"where": [column("is_positive").eq(True)]}, lambda each: each.is_positive),
     ]  # fmt: skip
     for arguments, matches in choices:
@@ -226,7 +226,7 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
 
 
 @contract()
-async def lists_of_feedback_take_what_they_understand(world: World) -> None:
+async def lists_of_feedback_reject_unknown_filters_and_cursors(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     created = await acme.feedback.create(message.id, is_positive=True, metadata={"page": 3})
@@ -259,7 +259,7 @@ async def feedback_can_be_changed_and_removed(world: World) -> None:
     assert (await acme.feedback.update(created.id, issue_type="incomplete")).issue_type == "incomplete"
     for call in (acme.feedback.update, acme.feedback.delete):
         with raises(NotFound):
-            await call(uuid_of("nobody"))
+            await call(uuid_of("missing"))
     for call in (world.tenant("zenith").feedback.update, world.tenant("zenith").feedback.delete):
         with raises(NotFound):
             await call(created.id)
@@ -271,7 +271,7 @@ async def feedback_can_be_changed_and_removed(world: World) -> None:
 
 
 @contract()
-async def feedback_goes_with_its_message(world: World) -> None:
+async def feedback_is_deleted_with_its_message(world: World) -> None:
     acme = world.tenant()
     messages, others = await answers(acme, 3), await answers(acme)
     for message in [*messages, *others]:
@@ -281,7 +281,7 @@ async def feedback_goes_with_its_message(world: World) -> None:
     assert [row.message_id for row in await acme.feedback.list()] == [messages[1].id, others[0].id]
     again = await acme.messages.append(messages[0].session_id, role="user", content="x", id=messages[0].id)
     assert await acme.feedback.list(message_id=again.id) == [], (
-        "what was said of the old message is not said of this one"
+        "feedback on the old message is not feedback on the new one"
     )
     assert (await acme.feedback.create(again.id, is_positive=True, user="ada")).message_id == again.id
 
@@ -310,7 +310,7 @@ async def feedback_is_hidden_and_purged_with_its_session(world: World) -> None:
 
 
 @contract("tenants")
-async def feedback_goes_with_its_tenant(world: World) -> None:
+async def feedback_is_deleted_with_its_tenant(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     for handle in (acme, zenith):
         (message,) = await answers(handle)
@@ -324,7 +324,7 @@ async def feedback_goes_with_its_tenant(world: World) -> None:
 
 
 @contract("concurrency")
-async def one_user_pressing_twice_is_counted_once(world: World) -> None:
+async def concurrent_feedback_of_one_user_is_counted_once(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
     upsert = partial(acme.feedback.upsert, message.id, user="ada")
@@ -339,7 +339,7 @@ async def one_user_pressing_twice_is_counted_once(world: World) -> None:
 
 
 @contract("concurrency")
-async def feedback_comes_before_a_removal_or_not_at_all(world: World) -> None:
+async def feedback_concurrent_with_a_removal_is_removed_or_rejected(world: World) -> None:
     acme = world.tenant()
     messages = await answers(acme, 6)
     gives = [
@@ -348,7 +348,7 @@ async def feedback_comes_before_a_removal_or_not_at_all(world: World) -> None:
         for user in ("ada", "bob")
     ]
     removes: list[Any] = [partial(acme.messages.delete, message.session_id, [message.id]) for message in messages[:3]]
-    for _ in range(2):  # the second time there is something to replace
+    for _ in range(2):  # the second time there is feedback to replace
         results: list[Any] = await world.together(*gives[:4], *removes, *gives[4:])
         assert all(isinstance(result, (Feedback, NotFound, int)) for result in results), results
     existing = {message.id for message in await acme.messages.list(messages[0].session_id)}

@@ -1,4 +1,4 @@
-"""Flows: the newest state is what a flow goes on from, and what it asked is kept until it goes on."""
+"""Flows: the newest state is the one to resume from, and feedback stays pending until it is cleared."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ async def the_newest_state_of_a_flow_is_found(world: World) -> None:
     later = await flows.save("f", method="end", state={"n": 2})
     assert later.updated_at == from_us(world.clock.now_us())
     assert await flows.find("f") == later
-    again = await flows.save("f", method="begin", state={"n": 3})
-    assert await flows.find("f") == again, (
-        "a method that runs again saves the newest, whichever was first the first time"
-    )
-    assert again.seq == 3
+    repeated = await flows.save("f", method="begin", state={"n": 3})
+    assert await flows.find("f") == repeated, "a method that runs again saves the newest state"
+    assert repeated.seq == 3
 
 
 @contract()
-async def of_each_method_the_newest_state_is_kept(world: World) -> None:
+async def the_newest_state_after_each_method_is_kept(world: World) -> None:
     flows = world.tenant().flows
     assert await flows.history("f") == []
     for number in range(6):
         await flows.save("f", method=("begin", "middle", "end")[number % 3], state={"n": number})
     await flows.save("f", method="middle", state={"n": 6})
-    found = [(each.method, each.seq, each.state["n"]) for each in await flows.history("f")]
-    assert found == [("middle", 7, 6), ("end", 6, 5), ("begin", 4, 3)]
+    states = [(state.method, state.seq, state.state["n"]) for state in await flows.history("f")]
+    assert states == [("middle", 7, 6), ("end", 6, 5), ("begin", 4, 3)]
 
 
 @contract()
-async def a_state_comes_back_as_it_was(world: World) -> None:
+async def a_state_is_stored_unchanged(world: World) -> None:
     flows = world.tenant().flows
     state: dict[str, Any] = {"texts": list(TEXTS), "nested": {"": [1, 2.5, True, None, {"a.b": "$"}]}, "large": 1e300}
     for number, name in enumerate(text for text in TEXTS if text):
         await flows.save(name, method=name, state={**state, "n": number}, thread_id=name, user=name)
-        found = await flows.find(name, thread_id=name, user=name)
-        assert found is not None
-        assert (found.flow_uuid, found.method, found.thread_id, found.state) == (
+        saved = await flows.find(name, thread_id=name, user=name)
+        assert saved is not None
+        assert (saved.flow_uuid, saved.method, saved.thread_id, saved.state) == (
             name,
             name,
             name,
@@ -61,50 +59,50 @@ async def keys_of_a_state_keep_their_order(world: World) -> None:
     flows = world.tenant().flows
     state = {"zebra": {"b": 1, "aa": 2, "a": 3}, "a": 1, "bb": 2}
     await flows.save("f", method="m", state=state, feedback=state)
-    found, pending = await flows.find("f"), await flows.pending("f")
-    assert found is not None
+    saved, pending = await flows.find("f"), await flows.pending("f")
+    assert saved is not None
     assert pending is not None
-    for kept in (found.state, pending.state, pending.context):
-        assert [*kept] == ["zebra", "a", "bb"]
-        assert [*kept["zebra"]] == ["b", "aa", "a"]
+    for stored_state in (saved.state, pending.state, pending.context):
+        assert [*stored_state] == ["zebra", "a", "bb"]
+        assert [*stored_state["zebra"]] == ["b", "aa", "a"]
 
 
 @contract()
-async def flows_of_users_and_threads_are_apart(world: World) -> None:
+async def users_and_threads_have_separate_flows(world: World) -> None:
     flows = world.tenant().flows
-    places: list[dict[str, Any]] = [{}, {"user": "ada"}, {"thread_id": "t"}, {"user": "ada", "thread_id": "t"}]
-    for number, place in enumerate(places):
-        await flows.save("f", method="m", state={"n": number}, feedback={"n": number}, **place)
-    for number, place in enumerate(places):
-        found, pending = await flows.find("f", **place), await flows.pending("f", **place)
-        assert found is not None
+    owners: list[dict[str, Any]] = [{}, {"user": "ada"}, {"thread_id": "t"}, {"user": "ada", "thread_id": "t"}]
+    for number, owner in enumerate(owners):
+        await flows.save("f", method="m", state={"n": number}, feedback={"n": number}, **owner)
+    for number, owner in enumerate(owners):
+        saved, pending = await flows.find("f", **owner), await flows.pending("f", **owner)
+        assert saved is not None
         assert pending is not None
-        assert (found.state["n"], pending.context["n"]) == (number, number)
+        assert (saved.state["n"], pending.context["n"]) == (number, number)
     assert await flows.find("f", user="bob") is None
     assert await world.tenant("zenith").flows.find("f") is None
     assert await flows.delete("f", user="ada") is True
-    assert [await flows.find("f", **place) is None for place in places] == [False, True, False, False]
+    assert [await flows.find("f", **owner) is None for owner in owners] == [False, True, False, False]
 
 
 @contract()
-async def a_flow_waits_until_it_is_told_to_go_on(world: World) -> None:
+async def feedback_is_pending_until_it_is_cleared(world: World) -> None:
     flows = world.tenant().flows
     assert await flows.pending("f") is None
     await flows.save("f", method="ask", state={"n": 1}, feedback={"message": "ok?"})
-    asked = await flows.pending("f")
-    assert asked is not None
-    assert (asked.flow_uuid, asked.context, asked.state) == ("f", {"message": "ok?"}, {"n": 1})
-    assert asked.asked_at == from_us(world.clock.now_us())
+    first = await flows.pending("f")
+    assert first is not None
+    assert (first.flow_uuid, first.context, first.state) == ("f", {"message": "ok?"}, {"n": 1})
+    assert first.asked_at == from_us(world.clock.now_us())
     await flows.save("f", method="ask", state={"n": 2})
-    kept = await flows.pending("f")
-    assert kept == asked, "a state that is saved meanwhile changes neither the question nor the state it was asked in"
-    found = await flows.find("f")
-    assert found is not None
-    assert found.state == {"n": 2}
+    unchanged = await flows.pending("f")
+    assert unchanged == first, "a later state changes neither the question nor its state"
+    newest = await flows.find("f")
+    assert newest is not None
+    assert newest.state == {"n": 2}
     await flows.save("f", method="ask", state={"n": 3}, feedback={"message": "really?"})
-    newer = await flows.pending("f")
-    assert newer is not None
-    assert (newer.context, newer.state) == ({"message": "really?"}, {"n": 3})
+    second = await flows.pending("f")
+    assert second is not None
+    assert (second.context, second.state) == ({"message": "really?"}, {"n": 3})
     assert await flows.clear_pending("f") is True
     assert await flows.clear_pending("f") is False
     assert await flows.pending("f") is None
@@ -120,16 +118,16 @@ async def flows_are_listed_the_one_saved_last_first(world: World) -> None:
     await flows.save("e", method="m", state={}, user="ada")
     world.clock.advance(1)
     await flows.save("a", method="m", state={}, thread_id="aa")
-    assert [each.flow_uuid for each in await flows.list()] == ["a", "d", "c", "b"]
-    assert [each.flow_uuid for each in await flows.list(is_pending=True)] == ["d", "b"]
-    assert [each.flow_uuid for each in await flows.list(is_pending=False)] == ["a", "c"]
-    assert [each.flow_uuid for each in await flows.list(thread_id="cc")] == ["c"]
-    assert [each.flow_uuid for each in await flows.list(user="ada")] == ["e"]
+    assert [flow.flow_uuid for flow in await flows.list()] == ["a", "d", "c", "b"]
+    assert [flow.flow_uuid for flow in await flows.list(is_pending=True)] == ["d", "b"]
+    assert [flow.flow_uuid for flow in await flows.list(is_pending=False)] == ["a", "c"]
+    assert [flow.flow_uuid for flow in await flows.list(thread_id="cc")] == ["c"]
+    assert [flow.flow_uuid for flow in await flows.list(user="ada")] == ["e"]
     first = await flows.list(limit=3)
-    assert [each.flow_uuid for each in first] == ["a", "d", "c"]
+    assert [flow.flow_uuid for flow in first] == ["a", "d", "c"]
     assert first[0].seq == 2
     rest = await flows.list(limit=3, cursor=first.next)
-    assert ([each.flow_uuid for each in rest], rest.next) == (["b"], None)
+    assert ([flow.flow_uuid for flow in rest], rest.next) == (["b"], None)
     with raises(InvalidFilter):
         await flows.list(cursor="nonsense")
 
@@ -148,14 +146,14 @@ async def a_deleted_flow_leaves_nothing(world: World) -> None:
 
 
 @contract("concurrency")
-async def states_saved_at_once_all_have_their_place(world: World) -> None:
+async def concurrent_saves_get_consecutive_numbers(world: World) -> None:
     flows = world.tenant().flows
 
     def save(number: int) -> Any:
         return lambda: flows.save("f", method=f"m{number}", state={"n": number})
 
     saved = await world.together(*(save(number) for number in range(12)))
-    assert sorted(each.seq for each in saved if not isinstance(each, Exception)) == list(range(1, 13))
+    assert sorted(state.seq for state in saved if not isinstance(state, Exception)) == list(range(1, 13))
     newest = await flows.find("f")
     assert newest is not None
     assert newest in saved
@@ -163,17 +161,17 @@ async def states_saved_at_once_all_have_their_place(world: World) -> None:
 
 
 @contract(limits=Limits(state_bytes=100, json_depth=5))
-async def what_is_no_state_is_refused(world: World) -> None:
+async def invalid_states_are_refused(world: World) -> None:
     flows = world.tenant().flows
     bad: Any
     for bad in (None, [1], "text", {1: 2}):
-        with raises(InvalidInput, saying="state must be a dictionary"):
+        with raises(InvalidInput, field="state"):
             await flows.save("f", method="m", state=bad)
     with raises(InvalidText):
         await flows.save("f", method="m", state={"x": object()})
-    with raises(LimitExceeded, saying="state_bytes"):
+    with raises(LimitExceeded, field="state", limit="state_bytes"):
         await flows.save("f", method="m", state={"x": "y" * 100})
-    with raises(LimitExceeded, saying="feedback"):
+    with raises(LimitExceeded, field="feedback", limit="state_bytes"):
         await flows.save("f", method="m", state={}, feedback={"x": "y" * 100})
     with raises(InvalidInput, saying="flow uuid"):
         await flows.save("", method="m", state={})

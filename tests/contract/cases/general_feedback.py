@@ -1,4 +1,4 @@
-"""General feedback: the user is a part of its key. ``records.py`` has what it shares with other records."""
+"""General feedback: the user is a part of its key. ``records.py`` covers the behaviour of all record stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.cases.world import World, raises
 
 
 @contract()
-async def general_feedback_is_each_users_own_and_oldest_first(world: World) -> None:
+async def general_feedback_is_separate_per_user_and_listed_oldest_first(world: World) -> None:
     feedback = world.tenant().general_feedback
     for number in range(5):
         await feedback.create(NewGeneralFeedback(f"{number}", True, user="ada"))

@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, whatever clocks do, and no run that is stuck for ever."""
+"""Leases: one holder at a time, whatever clocks do, and no run that is held forever."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.stores.execution.runs.leases import ClaimedRun
 from holdfast.stores.execution.runs.ledger import NewToolCall
 from holdfast.stores.execution.runs.states import Run
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.runs import claim_run, commit_step
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
@@ -19,61 +19,65 @@ TTL_MS, TTL_S = 30_000, 30
 
 
 async def ready(acme: AsyncTenantHandle, count: int, **how: Any) -> list[Run]:
-    """Runs that wait to be claimed."""
+    """Start runs that wait to be claimed."""
     session = await acme.sessions.create(agent="helper")
     return [await acme.runs.start(session.id, **how) for _ in range(count)]
 
 
 @contract()
-async def the_oldest_run_is_claimed_first_and_by_one(world: World) -> None:
+async def the_oldest_run_is_claimed_first_by_one_holder(world: World) -> None:
     acme = world.tenant()
     runs = []
-    for number in range(20):  # more than a claim looks at at once
+    for number in range(20):  # more than a claim examines at once
         world.clock.advance(0 if number % 5 else 1)
         runs += await ready(acme, 1)
     order = sorted(runs, key=lambda run: (run.started_at, run.id))
     now = world.clock.now_us()
     for number, expected in enumerate(order, 1):
-        got = await acme.leases.claim(f"w{number}", ttl_ms=TTL_MS)
-        assert got is not None
-        assert (got.id, got.status, got.epoch, got.attempts) == (expected.id, "running", 1, 1)
-        assert (got.holder, got.lease_ms, got.lease_until) == (f"w{number}", TTL_MS, from_us(now + TTL_S * 10**6))
-        assert await acme.runs.get(got.id) == got
+        claimed = await acme.leases.claim(f"w{number}", ttl_ms=TTL_MS)
+        assert claimed is not None
+        assert (claimed.id, claimed.status, claimed.epoch, claimed.attempts) == (expected.id, "running", 1, 1)
+        assert (claimed.holder, claimed.lease_ms, claimed.lease_until) == (
+            f"w{number}",
+            TTL_MS,
+            from_us(now + TTL_S * 10**6),
+        )
+        assert await acme.runs.get(claimed.id) == claimed
     assert await acme.leases.claim("late") is None
     await acme.leases.release(order[3].id, epoch=1)
     world.clock.advance(1)
     paused = await acme.runs.pause(order[5].id, epoch=1, until=from_us(world.clock.now_us()))
     world.clock.advance(1)
     new = await acme.runs.start(order[0].session_id)
-    got = await acme.leases.claim("a")
-    assert got is not None
-    assert (got.id, got.epoch, got.attempts) == (order[3].id, 2, 1), "what was given back does not count"
-    assert [(await acme.leases.claim("b") or got).id for _ in range(2)] == [paused.id, new.id]
+    claimed = await acme.leases.claim("a")
+    assert claimed is not None
+    assert (claimed.id, claimed.epoch, claimed.attempts) == (order[3].id, 2, 1), "a released claim does not count"
+    assert [(await acme.leases.claim("b") or claimed).id for _ in range(2)] == [paused.id, new.id]
 
 
 @contract()
-async def a_claim_can_be_for_some_agents_or_for_one_run(world: World) -> None:
+async def a_claim_can_be_limited_to_agents_or_to_one_run(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    made = {
+    runs = {
         name: [await acme.runs.start(session.id, agent=name) for _ in range(2)] for name in ("a", "b", "c", "\x00é")
     }
     for agents, expected in (
-        (["\x00é"], made["\x00é"][0]),
-        (["c", "b"], made["b"][0]),
-        (["b", "c", "b"], made["b"][1]),
+        (["\x00é"], runs["\x00é"][0]),
+        (["c", "b"], runs["b"][0]),
+        (["b", "c", "b"], runs["b"][1]),
     ):
-        got = await acme.leases.claim("w", agents=agents)
-        assert got is not None
-        assert got.id == expected.id
-    assert await acme.leases.claim("w", agents=["nobody", "b"]) is None
+        claimed = await acme.leases.claim("w", agents=agents)
+        assert claimed is not None
+        assert claimed.id == expected.id
+    assert await acme.leases.claim("w", agents=["unknown", "b"]) is None
     assert await acme.leases.claim("w", agents=[]) is None
-    one = await acme.leases.claim("w", run_id=made["a"][1].id)
+    one = await acme.leases.claim("w", run_id=runs["a"][1].id)
     assert one is not None
-    assert one.id == made["a"][1].id
-    assert await acme.leases.claim("w", run_id=made["a"][1].id) is None
+    assert one.id == runs["a"][1].id
+    assert await acme.leases.claim("w", run_id=runs["a"][1].id) is None
     for wrong in (
-        partial(acme.leases.claim, run_id=uuid_of("nobody")),
+        partial(acme.leases.claim, run_id=uuid_of("missing")),
         partial(world.tenant("zenith").leases.claim, run_id=one.id),
     ):
         with raises(NotFound):
@@ -89,18 +93,18 @@ async def a_claim_can_be_for_some_agents_or_for_one_run(world: World) -> None:
         {"holder": "w", "agents": ["a"], "run_id": one.id},
         {"holder": "w", "run_id": "not an id"},
     ]
-    for each in bad:
+    for arguments in bad:
         with raises(InvalidInput):
-            await acme.leases.claim(**each)
-    with raises(LimitExceeded):
+            await acme.leases.claim(**arguments)
+    with raises(LimitExceeded, limit="lease_ms"):
         await acme.leases.claim("w", ttl_ms=world.limits.lease_ms + 1)
     assert len(await acme.runs.list(status="pending")) == 4
 
 
 @contract()
-async def a_lease_that_is_renewed_is_never_taken(world: World) -> None:
+async def a_renewed_lease_is_never_taken(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme, max_attempts=2)
+    run = await claim_run(acme, max_attempts=2)
     run = await acme.leases.renew(run.id, epoch=run.epoch, ttl_ms=TTL_MS)
     for number in range(12):
         world.clock.advance(TTL_S * 0.9)
@@ -109,23 +113,23 @@ async def a_lease_that_is_renewed_is_never_taken(world: World) -> None:
         if number % 3 == 0:
             await acme.leases.renew(run.id, epoch=run.epoch)
         elif number % 3 == 1:
-            await stepped(acme, run)
+            await commit_step(acme, run)
         else:
             calls = [NewToolCall(id=str(number), tool_name="t")]
             await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=calls)
         assert (await acme.runs.get(run.id)).lease_until == from_us(world.clock.now_us() + TTL_S * 10**6)
-    now = await acme.runs.get(run.id)
-    assert (now.epoch, now.holder, now.doubted_at) == (run.epoch, "worker", None)
+    current = await acme.runs.get(run.id)
+    assert (current.epoch, current.holder, current.doubted_at) == (run.epoch, "worker", None)
     with raises(InvalidInput):
         await acme.leases.renew(run.id, epoch=run.epoch, ttl_ms=0)
     with raises(Conflict):
         await acme.leases.renew(run.id, epoch=run.epoch + 1)
     with raises(NotFound):
-        await acme.leases.renew(uuid_of("nobody"), epoch=1)
+        await acme.leases.renew(uuid_of("missing"), epoch=1)
 
 
 @contract()
-async def a_dead_holders_run_is_claimed_again_and_nothing_it_writes_counts(world: World) -> None:
+async def a_dead_holders_run_is_claimed_again_and_its_writes_are_fenced(world: World) -> None:
     acme = world.tenant()
     (run,) = await ready(acme, 1)
     dead = await acme.leases.claim("dead", ttl_ms=TTL_MS)
@@ -136,7 +140,7 @@ async def a_dead_holders_run_is_claimed_again_and_nothing_it_writes_counts(world
     world.clock.advance(TTL_S - 0.000001)
     assert await acme.leases.claim("early") is None
     world.clock.advance(0.000001)
-    assert await acme.leases.claim("early") is None, "it has run out only now: it is doubted"
+    assert await acme.leases.claim("early") is None, "an expired lease is first doubted"
     assert (await acme.runs.get(run.id)).doubted_at == from_us(world.clock.now_us())
     world.clock.advance(TTL_S / 2 - 0.000001)
     assert await acme.leases.claim("early") is None
@@ -159,7 +163,7 @@ async def a_dead_holders_run_is_claimed_again_and_nothing_it_writes_counts(world
         partial(acme.tool_calls.intend, run.id, calls=[NewToolCall(id="b", tool_name="t")], **zombie),
         partial(acme.tool_calls.snooze, run.id, "a", until=from_us(0), **zombie),
     ):
-        with raises(Fenced, saying="may no longer write"):
+        with raises(Fenced, saying=f"epoch {dead.epoch}"):
             await write()
     with raises(Fenced):
         await acme.runs.start(run.session_id, parent=run.id, parent_epoch=dead.epoch)
@@ -168,26 +172,26 @@ async def a_dead_holders_run_is_claimed_again_and_nothing_it_writes_counts(world
 
 
 @contract()
-async def a_clock_that_jumps_ahead_takes_nothing_from_the_living(world: World) -> None:
+async def a_clock_that_jumps_ahead_takes_no_run_from_a_living_holder(world: World) -> None:
     acme = world.tenant()
     runs = await ready(acme, 3)
-    held = [await acme.leases.claim("alive", ttl_ms=TTL_MS) for _ in runs]
+    claims = [await acme.leases.claim("alive", ttl_ms=TTL_MS) for _ in runs]
     world.clock.advance(3_600)
-    for _ in range(5):  # as often as it likes
+    for _ in range(5):  # repeated polls change nothing
         assert await acme.leases.claim("thief") is None
     world.clock.advance(TTL_S / 3)
-    one, two, three = [each for each in held if each is not None]
+    one, two, three = [run for run in claims if run is not None]
     await acme.leases.renew(one.id, epoch=one.epoch)
     await acme.runs.step(two.id, epoch=two.epoch, iteration=1, state=1)
     await acme.tool_calls.intend(three.id, epoch=three.epoch, calls=[NewToolCall(id="a", tool_name="t")])
     assert await acme.leases.claim("thief") is None
     world.clock.advance(TTL_S)
-    assert await acme.leases.claim("thief") is None, "the doubt of before is over: this is another one"
+    assert await acme.leases.claim("thief") is None, "the earlier doubt has ended: this is a new one"
     assert [(await acme.runs.get(run.id)).holder for run in runs] == ["alive"] * 3
 
 
 @contract()
-async def a_clock_that_jumps_back_keeps_no_dead_holder_for_ever(world: World) -> None:
+async def a_clock_that_jumps_back_does_not_keep_a_dead_holders_run(world: World) -> None:
     acme = world.tenant()
     (run,) = await ready(acme, 1)
     assert await acme.leases.claim("dead", ttl_ms=TTL_MS) is not None
@@ -199,11 +203,11 @@ async def a_clock_that_jumps_back_keeps_no_dead_holder_for_ever(world: World) ->
     (later,) = await ready(acme, 1)
     assert later.started_at < run.started_at
     world.clock.advance(-86_400)
-    assert (await acme.leases.claim("w") or run).id == later.id, "what is ready waits for no clock"
+    assert (await acme.leases.claim("w") or run).id == later.id, "a pending run does not depend on the clock"
     assert await acme.leases.claim("w") is None
     await acme.leases.renew(run.id, epoch=heir.epoch)
     world.clock.advance(TTL_S / 2)
-    assert await acme.leases.claim("w") is None, "the living has renewed"
+    assert await acme.leases.claim("w") is None, "the living holder has renewed its lease"
 
 
 @contract()
@@ -215,16 +219,16 @@ async def a_run_that_kills_its_holders_fails_with_a_reason(world: World) -> None
         world.clock.advance(TTL_S)
         assert await acme.leases.claim("doubts") is None
         world.clock.advance(TTL_S / 2)
-        got = await acme.leases.claim("victim", run_id=poison[0].id, ttl_ms=TTL_MS)
-        assert got is None if epoch == 0 else got is not None and got.epoch == epoch
+        claimed = await acme.leases.claim("victim", run_id=poison[0].id, ttl_ms=TTL_MS)
+        assert claimed is None if epoch == 0 else claimed is not None and claimed.epoch == epoch
 
     first = await acme.leases.claim("victim", ttl_ms=TTL_MS)
     assert first is not None
     assert first.id == poison[0].id
     assert (await acme.leases.claim("busy", ttl_ms=world.limits.lease_ms) or first).id == other[0].id
-    await stepped(acme, first)
+    await commit_step(acme, first)
     await die(2)
-    assert (await acme.runs.get(first.id)).attempts == 1, "a step is progress, and counting begins anew"
+    assert (await acme.runs.get(first.id)).attempts == 1, "a step resets the attempts"
     await die(3)
     await die(0)
     failed = await acme.runs.get(first.id)
@@ -236,25 +240,25 @@ async def a_run_that_kills_its_holders_fails_with_a_reason(world: World) -> None
         await acme.runs.step(first.id, epoch=3, iteration=2, state=2)
     world.clock.advance(10**6)
     await acme.runs.resume(first.id)
-    again = await acme.leases.claim("w")
-    assert again is not None
-    assert (again.attempts, again.error) == (1, None)
+    resumed = await acme.leases.claim("w")
+    assert resumed is not None
+    assert (resumed.attempts, resumed.error) == (1, None)
 
 
 @contract()
-async def in_one_call_a_hopeless_run_is_given_up_and_the_next_is_taken(world: World) -> None:
+async def one_claim_gives_up_hopeless_runs_and_claims_the_next(world: World) -> None:
     acme = world.tenant()
     hopeless = await ready(acme, 3, max_attempts=1)
     for _ in hopeless:
-        got = await acme.leases.claim("dead", ttl_ms=TTL_MS)
-        assert got is not None
+        claimed = await acme.leases.claim("dead", ttl_ms=TTL_MS)
+        assert claimed is not None
     world.clock.advance(TTL_S)
     assert await acme.leases.claim("doubts") is None
     world.clock.advance(TTL_S / 2)
     (good,) = await ready(acme, 1)
-    got = await acme.leases.claim("w")
-    assert got is not None
-    assert got.id == good.id
+    claimed = await acme.leases.claim("w")
+    assert claimed is not None
+    assert claimed.id == good.id
     assert [run.status for run in await acme.runs.list()].count("failed") == 3
     assert await acme.leases.claim("w") is None
 
@@ -268,42 +272,43 @@ async def a_worker_claims_runs_of_all_tenants_in_their_order(world: World) -> No
         (run,) = await ready(world.tenant(name), 1)
         order.append((name, run))
     for name, run in order[:6]:
-        got = await world.run_queue.claim("w", ttl_ms=TTL_MS)
-        assert got is not None
-        assert (got.tenant, got.run.id, got.run.epoch, got.run.status) == (name, run.id, 1, "running")
-        await stepped(world.tenant(got.tenant), got.run)
-    assert await world.run_queue.claim("w", agents=["nobody"]) is None
-    got = await world.run_queue.claim("w", agents=["helper"], ttl_ms=TTL_MS)
-    assert got is not None
-    assert got.run.id == order[6][1].id
+        claimed = await world.run_queue.claim("w", ttl_ms=TTL_MS)
+        assert claimed is not None
+        assert (claimed.tenant, claimed.run.id, claimed.run.epoch, claimed.run.status) == (name, run.id, 1, "running")
+        await commit_step(world.tenant(claimed.tenant), claimed.run)
+    assert await world.run_queue.claim("w", agents=["unknown"]) is None
+    claimed = await world.run_queue.claim("w", agents=["helper"], ttl_ms=TTL_MS)
+    assert claimed is not None
+    assert claimed.run.id == order[6][1].id
     await world.tenants.delete("zenith", cascade=True)
-    got = await world.run_queue.claim("w", ttl_ms=TTL_MS)
-    assert got is not None
-    assert got.tenant == "o'\x00é"
+    claimed = await world.run_queue.claim("w", ttl_ms=TTL_MS)
+    assert claimed is not None
+    assert claimed.tenant == "o'\x00é"
     assert await world.run_queue.claim("w") is None
     world.clock.advance(TTL_S)
     assert await world.run_queue.claim("w") is None
     world.clock.advance(TTL_S / 2)
-    back = [await world.run_queue.claim("w", ttl_ms=TTL_MS) for _ in range(7)]
-    assert [each.run.id for each in back if each] == [run.id for name, run in order if name != "zenith"]
+    reclaimed = [await world.run_queue.claim("w", ttl_ms=TTL_MS) for _ in range(7)]
+    assert [item.run.id for item in reclaimed if item] == [run.id for name, run in order if name != "zenith"]
     with raises(InvalidInput):
         await world.run_queue.claim("")
 
 
 @contract("concurrency", "tenants")
-async def many_who_claim_at_once_never_share_a_run(world: World) -> None:
+async def concurrent_claims_never_share_a_run(world: World) -> None:
     handles = [world.tenant(name) for name in ("acme", "zenith")]
-    made = {run.id for handle in handles for run in await ready(handle, 12)}
+    ids = {run.id for handle in handles for run in await ready(handle, 12)}
     claims = [partial(world.run_queue.claim, f"any {number}") for number in range(12)]
     own = [partial(handles[number % 2].leases.claim, f"own {number}") for number in range(12)]
-    got: list[Run] = []
-    for _ in range(4):  # somebody who finds everything locked by others gets nothing, and asks again
+    claimed: list[Run] = []
+    for _ in range(4):  # a claim that finds all runs locked by others returns nothing and is repeated
         outcomes = await world.together(*claims, *own)
-        assert not any(isinstance(each, Exception) for each in outcomes), outcomes
-        got += [each.run if isinstance(each, ClaimedRun) else each for each in outcomes if each is not None]  # type: ignore[misc]
-    assert len(got) == len({run.id for run in got}) == len(made)
-    assert {run.id for run in got} == made
-    assert all((run.epoch, run.status) == (1, "running") for run in got)
+        assert not any(isinstance(outcome, Exception) for outcome in outcomes), outcomes
+        runs = [outcome for outcome in outcomes if outcome is not None]
+        claimed += [run.run if isinstance(run, ClaimedRun) else run for run in runs]  # type: ignore[misc]
+    assert len(claimed) == len({run.id for run in claimed}) == len(ids)
+    assert {run.id for run in claimed} == ids
+    assert all((run.epoch, run.status) == (1, "running") for run in claimed)
     by_name = [partial(handles[0].leases.claim, "same", run_id=run.id) for run in await ready(handles[0], 2)] * 4
-    named = [each for each in await world.together(*by_name) if each is not None]
+    named = [run for run in await world.together(*by_name) if run is not None]
     assert sorted(run.epoch for run in named if isinstance(run, Run)) == [1, 1], named

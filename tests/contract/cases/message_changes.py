@@ -1,4 +1,4 @@
-"""Messages: changing and removing."""
+"""Messages: changing and deleting."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, NotFound
-from tests.contract.cases.messages import recounted
+from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 
 @contract()
-async def update_changes_a_message_in_its_place(world: World) -> None:
+async def update_changes_a_message_at_its_position(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="first", token_count=1)
@@ -45,11 +45,11 @@ async def update_changes_a_message_in_its_place(world: World) -> None:
     assert [message.id for message in await acme.messages.list(session.id)][1] == created.id
     assert await acme.messages.get(created.id) == changed
     assert (await acme.sessions.get(session.id)).token_count == 7
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
-async def update_keeps_what_is_not_given(world: World) -> None:
+async def update_keeps_fields_that_are_not_given(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append(
@@ -71,31 +71,31 @@ async def update_keeps_what_is_not_given(world: World) -> None:
     with raises(InvalidInput):
         await acme.messages.update(created.id, metadata=["x"])  # type: ignore[arg-type]
     assert await acme.messages.get(created.id) == changed
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
-async def delete_removes_exactly_those(world: World) -> None:
+async def delete_removes_exactly_the_given_messages(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     messages = [await acme.messages.append(session.id, role="user", content=str(n), token_count=n) for n in range(6)]
     theirs = await acme.messages.append(other.id, role="user", content="theirs")
     assert await acme.messages.delete(session.id, []) == 0
-    assert await acme.messages.delete(session.id, [uuid_of("nobody"), theirs.id]) == 0
+    assert await acme.messages.delete(session.id, [uuid_of("missing"), theirs.id]) == 0
     assert await acme.messages.list(other.id) == [theirs]
     world.clock.advance(1)
     ids = [messages[1].id, messages[4].id.upper(), messages[1].id, theirs.id]
     assert await acme.messages.delete(session.id, ids) == 2
     assert await acme.messages.list(session.id) == [messages[n] for n in (0, 2, 3, 5)]
-    await recounted(acme, session.id)
-    await recounted(acme, other.id)
+    await check_counters(acme, session.id)
+    await check_counters(acme, other.id)
     assert (await acme.sessions.get(session.id)).updated_at == from_us(world.clock.now_us())
     with raises(NotFound):
         await acme.messages.get(messages[1].id)
 
 
 @contract()
-async def places_that_became_empty_stay_empty(world: World) -> None:
+async def positions_of_deleted_messages_stay_empty(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     messages = [await acme.messages.append(session.id, role="user", content=str(n), id=uuid_of(n)) for n in range(3)]
@@ -104,4 +104,4 @@ async def places_that_became_empty_stay_empty(world: World) -> None:
     assert await acme.messages.last(session.id) == []
     again = await acme.messages.append(session.id, role="user", content="an id is free again", id=uuid_of(0))
     assert again.seq == 4
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)

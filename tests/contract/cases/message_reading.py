@@ -19,7 +19,7 @@ from tests.contract.cases.world import World, flat, raises, raises_kind_of
 
 
 async def a_session(world: World, count: int) -> tuple[AsyncTenantHandle, str, list[Message]]:
-    """A session with messages."""
+    """Create a session with messages."""
     acme = world.tenant()
     session = await acme.sessions.create()
     new = [NewMessage(role="user", content=str(number), metadata={"n": number}) for number in range(1, count + 1)]
@@ -27,7 +27,7 @@ async def a_session(world: World, count: int) -> tuple[AsyncTenantHandle, str, l
 
 
 async def pages(handle: AsyncTenantHandle, session_id: str, limit: int, **how: Any) -> list[list[Message]]:
-    """All pages of a log."""
+    """Return all pages of a log."""
     page = await handle.messages.list(session_id, limit=limit, **how)
     results = [[*page]]
     while page.next is not None:
@@ -37,7 +37,7 @@ async def pages(handle: AsyncTenantHandle, session_id: str, limit: int, **how: A
 
 
 async def seqs(handle: AsyncTenantHandle, session_id: str, *where: Filter, **how: Any) -> list[int]:
-    """The places of the messages that match, by ``list``; ``count`` must agree."""
+    """Return the ``seq`` of the messages that ``list`` returns; check that ``count`` agrees."""
     messages = await handle.messages.list(session_id, where=where, **how)
     if not how:
         assert await handle.messages.count(session_id, where=where) == len(messages)
@@ -45,8 +45,8 @@ async def seqs(handle: AsyncTenantHandle, session_id: str, *where: Filter, **how
 
 
 @contract()
-async def large_messages_are_read_as_they_were_written(world: World) -> None:
-    """From the log and through a view: engines decode them in a thread of their own."""
+async def large_messages_are_read_unchanged(world: World) -> None:
+    """Both without and with a view: engines decode large messages in a thread."""
     acme = world.tenant()
     session = await acme.sessions.create()
     new = [NewMessage(role="user", content=letter * 100_000) for letter in "abc"]
@@ -57,8 +57,8 @@ async def large_messages_are_read_as_they_were_written(world: World) -> None:
 
 
 @contract()
-async def a_log_shows_each_message_as_it_is_by_itself(world: World) -> None:
-    """Whatever is unusual about it: a log is read by shorter ways than a message."""
+async def list_and_get_return_the_same_message(world: World) -> None:
+    """Also for unusual messages: lists are decoded by faster code than single messages."""
     acme = world.tenant()
     session = await acme.sessions.create()
     new = [
@@ -79,7 +79,7 @@ async def a_log_shows_each_message_as_it_is_by_itself(world: World) -> None:
 
 
 @contract()
-async def what_is_done_to_a_message_that_was_read_is_done_to_nothing_else(world: World) -> None:
+async def changing_a_returned_message_affects_no_other(world: World) -> None:
     acme, id, _ = await a_session(world, 2)
     await acme.messages.append_many(id, [NewMessage(role="user", content="plain") for _ in range(2)])
     before = await acme.messages.list(id)
@@ -106,7 +106,7 @@ async def the_last_messages_are_read_oldest_first(world: World) -> None:
 
 
 @contract()
-async def a_stretch_of_the_log_excludes_its_ends(world: World) -> None:
+async def after_and_before_are_exclusive(world: World) -> None:
     acme, id, created = await a_session(world, 6)
     for after in range(8):
         for before in (None, 0, 1, 3, 6, 7, 2**63 - 1):
@@ -126,7 +126,7 @@ async def a_stretch_of_the_log_excludes_its_ends(world: World) -> None:
 @contract()
 async def pages_from_both_ends_make_the_whole_log(world: World) -> None:
     acme, id, created = await a_session(world, 7)
-    await acme.messages.delete(id, [created[2].id, created[3].id])  # a page does not mind empty places
+    await acme.messages.delete(id, [created[2].id, created[3].id])  # pages skip empty positions
     existing = [*created[:2], *created[4:]]
     for limit in range(1, 7):
         for how, expected in (({}, existing), ({"newest_first": True}, existing[::-1])):
@@ -139,7 +139,7 @@ async def pages_from_both_ends_make_the_whole_log(world: World) -> None:
 
 
 @contract()
-async def a_page_ends_before_it_has_more_bytes_than_it_may(world: World) -> None:
+async def a_page_ends_before_it_exceeds_max_bytes(world: World) -> None:
     acme, id, _ = await a_session(world, 0)
     created = await acme.messages.append_many(
         id,
@@ -153,7 +153,7 @@ async def a_page_ends_before_it_has_more_bytes_than_it_may(world: World) -> None
 
 
 @contract()
-async def pages_go_on_where_they_ended_whatever_happens_meanwhile(world: World) -> None:
+async def pages_continue_where_they_ended_despite_concurrent_changes(world: World) -> None:
     acme, id, created = await a_session(world, 6)
     forward = await acme.messages.list(id, limit=2)
     backward = await acme.messages.list(id, limit=2, newest_first=True)
@@ -180,7 +180,7 @@ async def pages_of_filtered_messages_are_full(world: World) -> None:
 
 
 @contract()
-async def only_cursors_of_this_log_are_taken(world: World) -> None:
+async def only_cursors_of_this_log_are_accepted(world: World) -> None:
     acme, id, _ = await a_session(world, 3)
     await acme.sessions.create()
     forward = (await acme.messages.list(id, limit=1)).next
@@ -204,7 +204,7 @@ async def only_cursors_of_this_log_are_taken(world: World) -> None:
 
 
 @contract(limits=Limits(page_rows=4, list_rows=5))
-async def a_page_and_a_log_have_their_limits(world: World) -> None:
+async def pages_and_lists_of_messages_have_limits(world: World) -> None:
     acme, id, created = await a_session(world, 5)
     assert await acme.messages.list(id) == created
     assert len(await acme.messages.list(id, limit=4)) == 4
@@ -272,7 +272,7 @@ async def every_column_can_be_filtered_on(world: World) -> None:
 
 
 @contract()
-async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
+async def invalid_filters_are_rejected(world: World) -> None:
     acme, id, _ = await a_session(world, 1)
     wrong: list[Any] = [
         column("content").eq("x"),
@@ -300,7 +300,7 @@ async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
 
 
 @contract()
-async def metadata_keys_mean_nothing_special(world: World) -> None:
+async def metadata_keys_have_no_special_characters(world: World) -> None:
     acme, id, _ = await a_session(world, 0)
     await acme.messages.append_many(id, [NewMessage(role="user", content="x", metadata={text: text}) for text in TEXTS])
     for place, text in enumerate(TEXTS, 1):
@@ -310,7 +310,7 @@ async def metadata_keys_mean_nothing_special(world: World) -> None:
 
 
 @contract()
-async def sessions_do_not_mix(world: World) -> None:
+async def a_list_contains_only_its_session(world: World) -> None:
     acme, one, created = await a_session(world, 3)
     _, other, theirs = await a_session(world, 2)
     assert await acme.messages.list(one) == created

@@ -1,4 +1,4 @@
-"""Messages: appending."""
+"""Messages: appending to a session's log."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.contract.cases.world import World, everything, raises, raises_kind_of
 BAD_IDS: tuple[Any, ...] = ("", "42", "not-a-uuid", "x" * 36, 7, uuid_of("a") + "0", "'; --")
 
 
-class RoleOfSomeFramework(StrEnum):
-    """Frameworks name their roles with enumerations of text; drivers have ideas of their own about those."""
+class FrameworkRole(StrEnum):
+    """Frameworks define their roles as string enumerations, which drivers convert in their own ways."""
 
     USER = "user"
 
 
-async def recounted(handle: AsyncTenantHandle, session_id: str) -> None:
-    """The counters of a session equal what is there."""
+async def check_counters(handle: AsyncTenantHandle, session_id: str) -> None:
+    """Check that the counters of a session equal its messages."""
     session, existing = await handle.sessions.get(session_id), await handle.messages.list(session_id)
     assert session.message_count == len(existing) == await handle.messages.count(session_id)
     assert session.token_count == sum(message.token_count for message in existing)
 
 
 @contract()
-async def a_message_comes_back_as_it_was_appended(world: World) -> None:
+async def a_message_is_returned_as_it_was_appended(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append(
@@ -58,7 +58,7 @@ async def a_message_comes_back_as_it_was_appended(world: World) -> None:
 
 
 @contract()
-async def what_is_not_said_about_a_message_is_plain(world: World) -> None:
+async def optional_fields_of_a_message_have_defaults(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append(session.id, role="user", content="")
@@ -69,7 +69,7 @@ async def what_is_not_said_about_a_message_is_plain(world: World) -> None:
 
 
 @contract()
-async def content_blocks_are_kept_as_they_are(world: World) -> None:
+async def content_blocks_are_stored_unchanged(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     blocks: list[dict[str, Any]] = [
@@ -91,7 +91,7 @@ async def content_blocks_are_kept_as_they_are(world: World) -> None:
 
 
 @contract()
-async def content_of_a_message_is_text_or_blocks(world: World) -> None:
+async def content_of_a_message_must_be_text_or_blocks(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     wrong: list[Any] = [
@@ -122,7 +122,7 @@ async def content_of_a_message_is_text_or_blocks(world: World) -> None:
 async def a_message_has_one_of_three_roles(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    for role in ("user", "assistant", "system", RoleOfSomeFramework.USER):
+    for role in ("user", "assistant", "system", FrameworkRole.USER):
         created = await acme.messages.append(session.id, role=role, content="x")
         assert repr(created.role) == repr(str(role))
         assert await acme.messages.get(created.id) == created
@@ -137,7 +137,7 @@ async def a_message_has_one_of_three_roles(world: World) -> None:
 
 
 @contract()
-async def other_kinds_are_kept_verbatim(world: World) -> None:
+async def content_of_other_kinds_is_stored_verbatim(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     entries: list[tuple[str, Any]] = [
@@ -162,7 +162,7 @@ async def other_kinds_are_kept_verbatim(world: World) -> None:
 
 
 @contract()
-async def a_kind_is_a_plain_name(world: World) -> None:
+async def a_kind_must_be_a_plain_name(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     wrong: list[Any] = ["", "A", "é", "a b", "a\n", ".a", "-a", "_a", "a/b", "n" * 65, None, 7, ["x"], "a\x00", "'--"]
@@ -172,7 +172,7 @@ async def a_kind_is_a_plain_name(world: World) -> None:
 
 
 @contract()
-async def places_have_no_gap_and_order_is_never_by_time(world: World) -> None:
+async def positions_have_no_gap_and_order_is_never_by_time(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for number in range(1, 8):
@@ -194,13 +194,13 @@ async def a_failed_append_leaves_no_gap(world: World) -> None:
     with raises(InvalidInput):
         await acme.messages.append(session.id, role="nobody", content="x")
     with raises(NotFound):
-        await acme.messages.append(uuid_of("nobody"), role="user", content="x")
+        await acme.messages.append(uuid_of("missing"), role="user", content="x")
     with raises(Conflict):
         await acme.messages.append_many(
             session.id, [NewMessage(role="user", content="new"), NewMessage(role="user", content="x", id=uuid_of("m"))]
         )
     assert (await acme.messages.append(session.id, role="user", content="two")).seq == 2
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -220,7 +220,7 @@ async def token_counts_are_whole_numbers(world: World) -> None:
 
 
 @contract()
-async def a_session_counts_its_messages_and_tokens(world: World) -> None:
+async def the_counters_of_a_session_follow_its_messages(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     world.clock.advance(30)
@@ -232,24 +232,24 @@ async def a_session_counts_its_messages_and_tokens(world: World) -> None:
     now = await acme.sessions.get(session.id)
     assert (now.message_count, now.token_count, now.updated_at) == (5, 16, from_us(world.clock.now_us()))
     assert await acme.sessions.get(other.id) == other
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
-async def appending_again_with_the_same_id_returns_the_first(world: World) -> None:
+async def a_repeated_append_with_the_same_id_returns_the_first_result(world: World) -> None:
     acme, id = world.tenant(), uuid_of("m")
     session = await acme.sessions.create()
     content = [{"type": "x", "a": 1, "b": [1.5, None]}]
     first = await acme.messages.append(session.id, role="user", content=content, metadata={"n": 1, "m": 2}, id=id)
     await acme.messages.append(session.id, role="user", content="between")
     world.clock.advance(60)
-    again = [{"b": [1.5, None], "a": 1, "type": "x"}]  # an object is the same in any order
+    again = [{"b": [1.5, None], "a": 1, "type": "x"}]  # the order of an object's keys does not matter
     for value in (id, id.upper(), f"urn:uuid:{id}"):
         repeated = await acme.messages.append(
             session.id, role="user", content=again, metadata={"m": 2, "n": 1}, id=value
         )
         assert repeated == first
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
     assert (await acme.messages.append(session.id, role="user", content="next")).seq == 3
 
 
@@ -282,7 +282,7 @@ async def the_same_id_with_other_content_is_a_conflict(world: World) -> None:
 
 
 @contract()
-async def ids_of_messages_are_uuids(world: World) -> None:
+async def message_ids_must_be_uuids(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for bad in BAD_IDS:
@@ -304,26 +304,26 @@ async def ids_of_messages_are_uuids(world: World) -> None:
 
 
 @contract()
-async def there_is_no_message_where_there_is_no_session(world: World) -> None:
-    acme, nobody = world.tenant(), uuid_of("nobody")
-    with raises(NotFound, saying=nobody):
-        await acme.messages.append(nobody, role="user", content="x")
-    with raises(NotFound, saying=nobody):
-        await acme.messages.append_many(nobody, [NewMessage(role="user", content="x")])
-    with raises(NotFound, saying=nobody):
-        await acme.messages.list(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.list(nobody, limit=1, newest_first=True)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.last(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.count(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.delete(nobody, [])
-    with raises(NotFound, saying=nobody):
-        await acme.messages.get(nobody)
-    with raises(NotFound, saying=nobody):
-        await acme.messages.update(nobody, content="x")
+async def messages_need_a_live_session(world: World) -> None:
+    acme, missing_id = world.tenant(), uuid_of("missing")
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.append(missing_id, role="user", content="x")
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.append_many(missing_id, [NewMessage(role="user", content="x")])
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.list(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.list(missing_id, limit=1, newest_first=True)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.last(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.count(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.delete(missing_id, [])
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.get(missing_id)
+    with raises(NotFound, saying=missing_id):
+        await acme.messages.update(missing_id, content="x")
 
 
 @contract(limits=Limits(content_bytes=100, metadata_bytes=30, json_depth=6))
@@ -351,7 +351,7 @@ async def a_message_may_be_as_large_and_deep_as_the_limits(world: World) -> None
 
 
 @contract()
-async def a_megabyte_is_an_ordinary_message(world: World) -> None:
+async def a_message_of_a_megabyte_can_be_stored(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     content = [{"type": "text", "text": "漢字 and letters \U0001f600\x00 " * 45_000}]
@@ -360,7 +360,7 @@ async def a_megabyte_is_an_ordinary_message(world: World) -> None:
 
 
 @contract()
-async def append_many_takes_consecutive_places(world: World) -> None:
+async def append_many_takes_consecutive_positions(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="first")
@@ -381,7 +381,7 @@ async def append_many_takes_consecutive_places(world: World) -> None:
     assert created[2].is_summary
     assert [*await acme.messages.list(session.id)][1:] == created
     assert await acme.messages.append_many(session.id, []) == []
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)
 
 
 @contract()
@@ -406,7 +406,7 @@ async def append_many_is_all_or_nothing(world: World) -> None:
 
 
 @contract()
-async def what_is_no_list_of_messages_or_no_flag_is_refused(world: World) -> None:
+async def invalid_lists_of_messages_and_flags_are_rejected(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     message = await acme.messages.append(session.id, role="user", content="x")
@@ -439,7 +439,7 @@ async def what_is_no_list_of_messages_or_no_flag_is_refused(world: World) -> Non
 
 
 @contract()
-async def append_many_can_be_repeated_whole_but_not_in_part(world: World) -> None:
+async def append_many_can_be_repeated_as_a_whole_but_not_in_part(world: World) -> None:
     acme = world.tenant()
     session, other = await acme.sessions.create(), await acme.sessions.create()
     new = [NewMessage(role="user", content=str(n), id=uuid_of(n)) for n in range(3)]
@@ -461,7 +461,7 @@ async def append_many_can_be_repeated_whole_but_not_in_part(world: World) -> Non
 
 
 @contract(limits=Limits(batch_rows=3))
-async def a_batch_has_its_limit(world: World) -> None:
+async def a_batch_has_a_maximum_size(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     new = [NewMessage(role="user", content=str(n)) for n in range(4)]
@@ -475,7 +475,7 @@ async def a_batch_has_its_limit(world: World) -> None:
 
 
 @contract()
-async def a_thousand_messages_go_in_one_call(world: World) -> None:
+async def a_thousand_messages_can_be_appended_in_one_call(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append_many(
@@ -483,4 +483,4 @@ async def a_thousand_messages_go_in_one_call(world: World) -> None:
     )
     assert [message.seq for message in created] == [*range(1, 1_001)]
     assert await acme.messages.list(session.id) == created
-    await recounted(acme, session.id)
+    await check_counters(acme, session.id)

@@ -1,4 +1,4 @@
-"""Pending messages: what waits in group chats."""
+"""Pending messages: the messages in group chats that wait for an answer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 ROOM = ("telegram", "-100")
 
 
-def said(*bodies: str, room: tuple[str, str] = ROOM, **fields: Any) -> list[NewPendingMessage]:
-    """New messages of one group."""
+def new_messages(*bodies: str, room: tuple[str, str] = ROOM, **fields: Any) -> list[NewPendingMessage]:
+    """Return new messages of one group."""
     return [NewPendingMessage(channel_name=room[0], history_key=room[1], body=body, **fields) for body in bodies]
 
 
 async def bodies(acme: AsyncTenantHandle, room: tuple[str, str] = ROOM) -> list[str]:
-    """What waits in a group."""
+    """Return the bodies of a group's pending messages."""
     return [message.body for message in await acme.pending_messages.list_by_key(*room)]
 
 
@@ -37,7 +37,7 @@ async def a_batch_keeps_its_order_and_its_fields(world: World) -> None:
     new = NewPendingMessage(
         channel_name="telegram", history_key="-100", body="hi", sender="Ada", sender_id="7", platform_msg_id="m1"
     )
-    created = await acme.pending_messages.append_batch([new, *said("two", "three")])
+    created = await acme.pending_messages.append_batch([new, *new_messages("two", "three")])
     assert [(message.seq, message.body) for message in created] == [(1, "hi"), (2, "two"), (3, "three")]
     first = created[0]
     assert (first.channel_name, first.history_key, first.sender) == ("telegram", "-100", "Ada")
@@ -46,16 +46,16 @@ async def a_batch_keeps_its_order_and_its_fields(world: World) -> None:
     assert await acme.pending_messages.list_by_key("telegram", "-100") == created
     assert await acme.pending_messages.append_batch([]) == []
     world.clock.advance(-60)  # order is by place, never by time
-    await acme.pending_messages.append_batch(said("four"))
+    await acme.pending_messages.append_batch(new_messages("four"))
     assert await bodies(acme) == ["hi", "two", "three", "four"]
 
 
 @contract()
-async def a_batch_of_several_groups_has_places_in_each(world: World) -> None:
+async def a_batch_of_several_groups_is_numbered_in_each_group(world: World) -> None:
     acme = world.tenant()
     other = ("discord", "-100")
     created = await acme.pending_messages.append_batch(
-        [*said("a"), *said("x", room=other), *said("b"), *said("y", room=other)]
+        [*new_messages("a"), *new_messages("x", room=other), *new_messages("b"), *new_messages("y", room=other)]
     )
     assert [(message.body, message.seq) for message in created] == [("a", 1), ("x", 1), ("b", 2), ("y", 2)]
     assert await bodies(acme) == ["a", "b"]
@@ -70,18 +70,18 @@ async def a_batch_of_several_groups_has_places_in_each(world: World) -> None:
 @contract()
 async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
     acme = world.tenant()
-    batch = [*said("a", id=uuid_of("a"), sender="Ada"), *said("b", id=uuid_of("b"))]
+    batch = [*new_messages("a", id=uuid_of("a"), sender="Ada"), *new_messages("b", id=uuid_of("b"))]
     created = await acme.pending_messages.append_batch(batch)
     world.clock.advance(60)
     assert await acme.pending_messages.append_batch(batch) == created
     assert await acme.pending_messages.append_batch(batch[::-1]) == created[::-1]
     assert await acme.pending_messages.list_by_key(*ROOM) == created
     others = [
-        said("other", id=uuid_of("a"), sender="Ada"),
-        said("a", id=uuid_of("a"), sender="Bob"),
-        said("a", id=uuid_of("a"), sender="Ada", room=("telegram", "-1001")),
-        [*batch, *said("c", id=uuid_of("c"))],
-        [*batch, *said("c")],
+        new_messages("other", id=uuid_of("a"), sender="Ada"),
+        new_messages("a", id=uuid_of("a"), sender="Bob"),
+        new_messages("a", id=uuid_of("a"), sender="Ada", room=("telegram", "-1001")),
+        [*batch, *new_messages("c", id=uuid_of("c"))],
+        [*batch, *new_messages("c")],
     ]
     for other in others:
         with raises(Conflict):
@@ -91,9 +91,9 @@ async def a_batch_can_be_repeated_by_its_ids(world: World) -> None:
 
 
 @contract()
-async def namesakes_in_another_tenant_are_left_alone(world: World) -> None:
+async def groups_of_the_same_name_in_another_tenant_are_not_touched(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
-    batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
+    batch = [*new_messages("a", id=uuid_of("a")), *new_messages("b", id=uuid_of("b"))]
     for handle in (acme, zenith):
         await handle.pending_messages.append_batch(batch)
     theirs = [*await zenith.pending_messages.list_by_key(*ROOM)]
@@ -103,43 +103,45 @@ async def namesakes_in_another_tenant_are_left_alone(world: World) -> None:
     assert await acme.pending_messages.list_by_key(*ROOM) == [summary]
     assert await acme.pending_messages.delete_by_key(*ROOM) == 1
     assert await zenith.pending_messages.list_by_key(*ROOM) == theirs
-    (after,) = await zenith.pending_messages.append_batch(said("c"))
-    assert after.seq == 3, "their group is still there"
+    (after,) = await zenith.pending_messages.append_batch(new_messages("c"))
+    assert after.seq == 3, "their group still exists"
 
 
 @contract()
-async def what_is_not_a_message_is_refused(world: World) -> None:
+async def invalid_pending_messages_are_rejected(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = [
         "text",
         ["text"],
         [None],
-        said("a", room=("", "k")),
-        said("a", room=("c", "")),
-        said("a", id="no id"),
-        said(7),  # type: ignore[arg-type]
-        said("a", sender=7),
-        said("a", platform_msg_id=None),
-        said("a", "b", id=uuid_of("same")),
+        new_messages("a", room=("", "k")),
+        new_messages("a", room=("c", "")),
+        new_messages("a", id="no id"),
+        new_messages(7),  # type: ignore[arg-type]
+        new_messages("a", sender=7),
+        new_messages("a", platform_msg_id=None),
+        new_messages("a", "b", id=uuid_of("same")),
     ]
     for messages in wrong:
         with raises(InvalidInput):
             await acme.pending_messages.append_batch(messages)
         with raises(InvalidInput):
-            await acme.pending_messages.append_batch([*said("good"), *(messages if messages != "text" else [None])])
+            await acme.pending_messages.append_batch(
+                [*new_messages("good"), *(messages if messages != "text" else [None])]
+            )
     assert await acme.pending_messages.count_all() == 0
 
 
 @contract(limits=Limits(name_bytes=4, key_bytes=6, content_bytes=8, batch_rows=2, page_rows=2, list_rows=3))
-async def pending_messages_have_their_limits(world: World) -> None:
+async def pending_messages_have_limits(world: World) -> None:
     acme, room = world.tenant(), ("chan", "group6")
-    await acme.pending_messages.append_batch(said("x" * 8, room=room))
+    await acme.pending_messages.append_batch(new_messages("x" * 8, room=room))
     too_much = [
-        (said("x" * 9, room=room), "content_bytes = 8"),
-        (said("x", room=("chann", "g")), "name_bytes = 4"),
-        (said("x", room=("c", "group 7")), "key_bytes = 6"),
-        (said("x", room=room, sender="Grace"), "name_bytes = 4"),
-        (said("x", "y", "z", room=room), "batch_rows = 2"),
+        (new_messages("x" * 9, room=room), "content_bytes = 8"),
+        (new_messages("x", room=("chann", "g")), "name_bytes = 4"),
+        (new_messages("x", room=("c", "group 7")), "key_bytes = 6"),
+        (new_messages("x", room=room, sender="Grace"), "name_bytes = 4"),
+        (new_messages("x", "y", "z", room=room), "batch_rows = 2"),
     ]
     for messages, saying in too_much:
         with raises(LimitExceeded, saying=saying):
@@ -149,9 +151,9 @@ async def pending_messages_have_their_limits(world: World) -> None:
         await acme.pending_messages.compact([message.id], "x" * 9)
     with raises(LimitExceeded, limit="batch_rows", maximum=2):
         await acme.pending_messages.compact([message.id] * 3, "x")
-    await acme.pending_messages.append_batch(said("2", "3", room=room))
+    await acme.pending_messages.append_batch(new_messages("2", "3", room=room))
     assert len(await acme.pending_messages.list_by_key(*room)) == 3
-    await acme.pending_messages.append_batch(said("4", room=room))
+    await acme.pending_messages.append_batch(new_messages("4", room=room))
     with raises(LimitExceeded, limit="list_rows", maximum=3):
         await acme.pending_messages.list_by_key(*room)
     with raises(LimitExceeded, limit="page_rows", maximum=2):
@@ -159,7 +161,7 @@ async def pending_messages_have_their_limits(world: World) -> None:
 
 
 @contract()
-async def any_text_waits_in_any_group(world: World) -> None:
+async def any_text_can_be_a_message_or_a_group(world: World) -> None:
     acme = world.tenant()
     new = [
         NewPendingMessage(channel_name=text, history_key=text, body=text, sender=text, sender_id=text) for text in TEXTS
@@ -175,12 +177,12 @@ async def any_text_waits_in_any_group(world: World) -> None:
 
 
 @contract()
-async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> None:
+async def a_summary_takes_the_position_of_the_first_message_it_replaces(world: World) -> None:
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch(said(*"abcdef"))
+    created = await acme.pending_messages.append_batch(new_messages(*"abcdef"))
     world.clock.advance(60)
     summary = await acme.pending_messages.compact(
-        [created[0].id, created[2].id.upper(), created[1].id, uuid_of("nobody")], "S"
+        [created[0].id, created[2].id.upper(), created[1].id, uuid_of("missing")], "S"
     )
     assert summary is not None
     assert (summary.seq, summary.body, summary.is_summary) == (1, "S", True)
@@ -188,7 +190,7 @@ async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> No
     assert summary.created_at == created[2].created_at
     assert summary.updated_at == from_us(world.clock.now_us())
     assert await bodies(acme) == ["S", "d", "e", "f"]
-    await acme.pending_messages.append_batch(said("g"))
+    await acme.pending_messages.append_batch(new_messages("g"))
     again = await acme.pending_messages.compact([summary.id, created[3].id], "T")
     assert again is not None
     assert [(message.body, message.seq) for message in await acme.pending_messages.list_by_key(*ROOM)] == [
@@ -197,22 +199,22 @@ async def a_summary_takes_the_place_of_the_first_it_replaces(world: World) -> No
 
 
 @contract()
-async def a_summary_comes_before_what_stays_between_those_it_replaces(world: World) -> None:
+async def a_summary_comes_before_the_messages_that_remain(world: World) -> None:
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch(said(*"abcde"))
+    created = await acme.pending_messages.append_batch(new_messages(*"abcde"))
     await acme.pending_messages.compact([created[4].id, created[1].id], "S")
     assert await bodies(acme) == ["a", "S", "c", "d"]
     (group,) = await acme.pending_messages.list_groups()
-    assert not group.has_summary, "what waits after the summary is not in it"
+    assert not group.has_summary, "the last message is not a summary"
 
 
 @contract()
-async def without_a_removal_there_is_no_summary(world: World) -> None:
+async def without_removed_messages_no_summary_is_stored(world: World) -> None:
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch(said("a", "b"))
+    created = await acme.pending_messages.append_batch(new_messages("a", "b"))
     ids = [message.id for message in created]
     assert await acme.pending_messages.compact([], "S") is None
-    assert await acme.pending_messages.compact([uuid_of("nobody")], "S") is None
+    assert await acme.pending_messages.compact([uuid_of("missing")], "S") is None
     assert await world.tenant("zenith").pending_messages.compact(ids, "S") is None
     first = await acme.pending_messages.compact(ids, "first", id=uuid_of("first"))
     assert await acme.pending_messages.compact(ids, "second") is None
@@ -223,9 +225,11 @@ async def without_a_removal_there_is_no_summary(world: World) -> None:
 
 
 @contract()
-async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> None:
+async def a_rejected_summary_changes_nothing(world: World) -> None:
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch([*said("a", "b"), *said("x", room=("telegram", "-1001"))])
+    created = await acme.pending_messages.append_batch(
+        [*new_messages("a", "b"), *new_messages("x", room=("telegram", "-1001"))]
+    )
     ids = [message.id for message in created]
     with raises(InvalidInput, field="message_ids"):
         await acme.pending_messages.compact(ids, "S")
@@ -242,16 +246,16 @@ async def a_summary_that_cannot_be_leaves_everything_as_it_was(world: World) -> 
 
 
 @contract()
-async def a_cleared_group_is_empty_and_begins_anew(world: World) -> None:
+async def a_cleared_group_is_empty_and_numbered_from_one_again(world: World) -> None:
     acme = world.tenant()
-    batch = [*said("a", "b", id=None), *said("x", room=("telegram", "-1001"))]
+    batch = [*new_messages("a", "b", id=None), *new_messages("x", room=("telegram", "-1001"))]
     await acme.pending_messages.append_batch(batch)
     assert await acme.pending_messages.delete_by_key(*ROOM) == 2
     assert await acme.pending_messages.delete_by_key(*ROOM) == 0
     assert await world.tenant("zenith").pending_messages.delete_by_key("telegram", "-1001") == 0
     assert await bodies(acme) == []
     assert [group.name for group in await acme.pending_messages.list_groups()] == [("telegram", "-1001")]
-    (again,) = await acme.pending_messages.append_batch(said("c"))
+    (again,) = await acme.pending_messages.append_batch(new_messages("c"))
     assert again.seq == 1
     for wrong in (("", "k"), ("c", "")):
         with raises(InvalidInput):
@@ -259,21 +263,23 @@ async def a_cleared_group_is_empty_and_begins_anew(world: World) -> None:
 
 
 @contract()
-async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
+async def only_stale_messages_are_removed(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     for handle in (acme, zenith):
-        await handle.pending_messages.append_batch([*said("old"), *said("alone", room=("discord", "1"))])
+        await handle.pending_messages.append_batch(
+            [*new_messages("old"), *new_messages("alone", room=("discord", "1"))]
+        )
     world.clock.advance(3_600)
-    await acme.pending_messages.append_batch(said("new"))
+    await acme.pending_messages.append_batch(new_messages("new"))
     assert await acme.pending_messages.delete_stale(older_than=timedelta(hours=1)) == 0
     assert await acme.pending_messages.delete_stale(older_than=timedelta.max) == 0
     assert await acme.pending_messages.delete_stale(older_than=timedelta(minutes=59)) == 2
     assert await bodies(acme) == ["new"]
     assert await zenith.pending_messages.count_all() == 2
-    (next_one,) = await acme.pending_messages.append_batch(said("next"))
-    assert next_one.seq == 3, "a group in which something is left goes on counting"
-    (anew,) = await acme.pending_messages.append_batch(said("anew", room=("discord", "1")))
-    assert anew.seq == 1
+    (next_one,) = await acme.pending_messages.append_batch(new_messages("next"))
+    assert next_one.seq == 3, "a group with remaining messages keeps counting"
+    (message,) = await acme.pending_messages.append_batch(new_messages("again", room=("discord", "1")))
+    assert message.seq == 1
     assert await acme.pending_messages.delete_stale(older_than=timedelta(0)) == 0
     wrong: list[Any] = [60, None, timedelta(seconds=-1)]
     for older_than in wrong:
@@ -282,22 +288,24 @@ async def what_is_stale_is_removed_and_nothing_else(world: World) -> None:
 
 
 @contract()
-async def a_summary_is_as_old_as_its_making(world: World) -> None:
+async def the_age_of_a_summary_counts_from_its_creation(world: World) -> None:
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch(said("a", "b"))
+    created = await acme.pending_messages.append_batch(new_messages("a", "b"))
     world.clock.advance(3_600)
     await acme.pending_messages.compact([created[0].id], "S")
     assert await acme.pending_messages.delete_stale(older_than=timedelta(minutes=30)) == 1
     assert await bodies(acme) == ["S"]
-    created = await acme.pending_messages.append_batch(said("a"))
+    created = await acme.pending_messages.append_batch(new_messages("a"))
     youngest = from_us(world.clock.now_us())
     world.clock.advance(-3_600)
-    later = await acme.pending_messages.append_batch(said("b"))
+    later = await acme.pending_messages.append_batch(new_messages("b"))
     summary = await acme.pending_messages.compact([created[0].id, later[0].id], "T")
     assert summary is not None
-    assert (summary.created_at, summary.updated_at) == (youngest, youngest), "a clock that goes back ages nothing"
+    assert (summary.created_at, summary.updated_at) == (youngest, youngest), (
+        "a clock that goes back makes nothing stale"
+    )
     (group,) = await acme.pending_messages.list_groups()
-    assert group.last_activity == youngest, "a summary makes no group less active"
+    assert group.last_activity == youngest, "a summary does not reduce the activity of a group"
 
 
 @contract()
@@ -305,17 +313,17 @@ async def groups_are_listed_with_the_newest_first(world: World) -> None:
     acme = world.tenant()
     rooms = [("telegram", "1"), ("telegram", "2"), ("discord", "1")]
     for room in rooms:
-        created = await acme.pending_messages.append_batch(said("a", "b", room=room))
+        created = await acme.pending_messages.append_batch(new_messages("a", "b", room=room))
         world.clock.advance(60)
     await acme.pending_messages.compact([message.id for message in created], "S")
     result = await acme.pending_messages.list_groups()
-    assert [group.name for group in result] == rooms[::-1], "a summary is no activity"
+    assert [group.name for group in result] == rooms[::-1], "a summary does not count as activity"
     assert [(group.message_count, group.has_summary) for group in result] == [(1, True), (2, False), (2, False)]
     assert result[0].last_activity == created[-1].created_at
-    await acme.pending_messages.append_batch([*said("c", room=rooms[0]), *said("c", room=rooms[2])])
+    await acme.pending_messages.append_batch([*new_messages("c", room=rooms[0]), *new_messages("c", room=rooms[2])])
     result = await acme.pending_messages.list_groups()
-    assert [group.name for group in result] == [rooms[2], rooms[0], rooms[1]], "of the same moment, by name"
-    assert [group.has_summary for group in result] == [False, False, False], "a message came after the summary"
+    assert [group.name for group in result] == [rooms[2], rooms[0], rooms[1]], "with equal times, sorted by name"
+    assert [group.has_summary for group in result] == [False, False, False], "the last message is not the summary"
     assert await world.tenant("zenith").pending_messages.list_groups() == []
 
 
@@ -324,7 +332,7 @@ async def groups_and_messages_can_be_paged(world: World) -> None:
     acme = world.tenant()
     names = [("c", text) for text in TEXTS[:9]]
     for number, room in enumerate(names):
-        await acme.pending_messages.append_batch(said(*"abcde", room=room))
+        await acme.pending_messages.append_batch(new_messages(*"abcde", room=room))
         world.clock.advance(number % 2)
     for limit in (2, 4, 10):
         page = await acme.pending_messages.list_groups(limit=limit)
@@ -348,7 +356,7 @@ async def groups_and_messages_can_be_paged(world: World) -> None:
 
 
 @contract()
-async def titles_come_from_the_sessions_of_the_group(world: World) -> None:
+async def titles_come_from_the_sessions_of_a_group(world: World) -> None:
     acme = world.tenant()
 
     async def titled(agent: str, channel: str, peer: str, title: Any, user: str | None = None) -> str:
@@ -387,7 +395,7 @@ async def titles_come_from_the_sessions_of_the_group(world: World) -> None:
 
 
 @contract()
-async def of_several_titles_the_session_used_last_has_the_word(world: World) -> None:
+async def of_several_titles_that_of_the_most_recently_used_session_is_returned(world: World) -> None:
     acme, asked = world.tenant(), [ROOM]
     messages = []
     for agent in ("one", "two"):
@@ -408,17 +416,17 @@ async def of_several_titles_the_session_used_last_has_the_word(world: World) -> 
 
 
 @contract("tenants")
-async def a_tenant_is_known_by_what_waits_and_loses_it_with_everything(world: World) -> None:
+async def a_pending_message_registers_its_tenant_and_is_deleted_with_it(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     for handle in (acme, zenith):
-        await handle.pending_messages.append_batch(said("a"))
+        await handle.pending_messages.append_batch(new_messages("a"))
     assert (await world.tenants.get("acme")).id == "acme"
     with raises(Conflict):
         await world.tenants.delete("acme")
     await world.tenants.delete("acme", cascade=True)
     assert await acme.pending_messages.count_all() == 0
     assert await zenith.pending_messages.count_all() == 1
-    (again,) = await acme.pending_messages.append_batch(said("b"))
+    (again,) = await acme.pending_messages.append_batch(new_messages("b"))
     assert again.seq == 1
     await acme.pending_messages.delete_by_key(*ROOM)
     await world.tenants.delete("acme")
@@ -427,13 +435,13 @@ async def a_tenant_is_known_by_what_waits_and_loses_it_with_everything(world: Wo
 
 
 @contract("concurrency")
-async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
+async def concurrent_batches_to_one_group_are_all_stored(world: World) -> None:
     acme = world.tenant()
     rooms = [ROOM, ("discord", "1")]
     calls = [
         partial(
             acme.pending_messages.append_batch,
-            [*said(f"{n}a", f"{n}b", room=rooms[n % 2]), *said(f"{n}c", room=rooms[1 - n % 2])],
+            [*new_messages(f"{n}a", f"{n}b", room=rooms[n % 2]), *new_messages(f"{n}c", room=rooms[1 - n % 2])],
         )
         for n in range(16)
     ]
@@ -445,29 +453,29 @@ async def concurrent_batches_to_one_group_all_survive(world: World) -> None:
         order = [message.body for message in messages]
         for n in range(16):
             if room == rooms[n % 2]:
-                assert order.index(f"{n}b") == order.index(f"{n}a") + 1, "a batch stays together"
+                assert order.index(f"{n}b") == order.index(f"{n}a") + 1, "a batch has consecutive positions"
 
 
 @contract("concurrency")
-async def concurrent_repetitions_bring_one_batch(world: World) -> None:
+async def concurrent_repetitions_store_one_batch(world: World) -> None:
     acme = world.tenant()
-    batch = [*said("a", id=uuid_of("a")), *said("b", id=uuid_of("b"))]
+    batch = [*new_messages("a", id=uuid_of("a")), *new_messages("b", id=uuid_of("b"))]
     results = await world.together(*[partial(acme.pending_messages.append_batch, batch)] * 8)
     assert all(result == results[0] for result in results), results
     assert await bodies(acme) == ["a", "b"]
-    calls = [partial(acme.pending_messages.append_batch, said(str(n), id=uuid_of("c"))) for n in range(8)]
+    calls = [partial(acme.pending_messages.append_batch, new_messages(str(n), id=uuid_of("c"))) for n in range(8)]
     kinds = Counter(type(result) for result in await world.together(*calls))
     assert kinds == {list: 1, Conflict: 7}, kinds
 
 
 @contract("concurrency")
-async def one_of_several_compactions_wins(world: World) -> None:
+async def one_of_several_concurrent_compactions_wins(world: World) -> None:
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch(said(*"abcdef"))
+    created = await acme.pending_messages.append_batch(new_messages(*"abcdef"))
     ids = [message.id for message in created[:4]]
     results: list[Any] = await world.together(
         *[partial(acme.pending_messages.compact, ids, f"S{n}") for n in range(6)],
-        *[partial(acme.pending_messages.append_batch, said("g"))] * 2,
+        *[partial(acme.pending_messages.append_batch, new_messages("g"))] * 2,
     )
     summaries = [result for result in results if isinstance(result, PendingMessage)]
     assert len(summaries) == 1, results
@@ -476,21 +484,21 @@ async def one_of_several_compactions_wins(world: World) -> None:
 
 
 @contract("concurrency")
-async def clearing_and_writing_at_once_leaves_order(world: World) -> None:
-    """Whatever comes first: what is there afterwards is in the order in which it was written."""
+async def concurrent_clears_and_appends_keep_the_order(world: World) -> None:
+    """The remaining messages are in the order in which they were appended, whichever call was first."""
     acme = world.tenant()
-    created = await acme.pending_messages.append_batch(said(*"abc"))
+    created = await acme.pending_messages.append_batch(new_messages(*"abc"))
     for turn in range(4):
         results: list[Any] = await world.together(
-            partial(acme.pending_messages.append_batch, said(f"{turn}x", f"{turn}y")),
+            partial(acme.pending_messages.append_batch, new_messages(f"{turn}x", f"{turn}y")),
             partial(acme.pending_messages.delete_by_key, *ROOM),
             partial(acme.pending_messages.compact, [message.id for message in created], f"{turn}S"),
             partial(acme.pending_messages.delete_stale, older_than=timedelta(0)),
-            partial(acme.pending_messages.append_batch, said(f"{turn}z")),
+            partial(acme.pending_messages.append_batch, new_messages(f"{turn}z")),
         )
         assert not any(isinstance(result, Exception) for result in results), results
         world.clock.advance(1)
-        created = await acme.pending_messages.append_batch(said(f"{turn}last"))
+        created = await acme.pending_messages.append_batch(new_messages(f"{turn}last"))
         messages = await acme.pending_messages.list_by_key(*ROOM)
         assert messages[-1] == created[0]
         order = [message.body for message in messages]

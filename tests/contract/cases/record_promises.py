@@ -1,4 +1,4 @@
-"""What every record store promises. ``records.py`` plays it on every store that a handle has."""
+"""The promises of every record store. ``records.py`` checks them on every store of a handle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract.cases.world import flat, raises
 
 
 class Kit:
-    """One record store in two tenants."""
+    """One record store, opened for two tenants."""
 
     def __init__(self, kind: type[Store], store: Any, other: Any, clock: FixedClock, limits: Limits) -> None:
         self.kind, self.store, self.other, self.clock, self.limits = kind, store, other, clock, limits
@@ -29,15 +29,15 @@ class Kit:
 
     @property
     def now(self) -> Any:
-        """The time that is stored."""
+        """The current time in its stored form."""
         return from_us(self.clock.now_us())
 
 
 Promise = Callable[[Kit], Coroutine[Any, Any, None]]
 
 
-async def records_come_back_as_they_were_made(kit: Kit) -> None:
-    """What is created is returned, got, found and listed with every value, whatever the text."""
+async def records_are_returned_as_they_were_created(kit: Kit) -> None:
+    """create, get, find and list return every value, for any text."""
     created = []
     for number, text in enumerate(TEXTS):
         strange = {item.name: text for item in kit.samples.texts}
@@ -62,7 +62,7 @@ async def records_come_back_as_they_were_made(kit: Kit) -> None:
 
 
 async def records_without_a_key_get_a_new_one(kit: Kit) -> None:
-    """What the caller leaves out is filled in."""
+    """The store sets fields that the caller leaves out."""
     optional = {field.name for field in structs.fields(kit.kind.new_type) if not field.required}
     generated = [
         item.name for item in kit.declared.key if item.name in optional and item.name not in kit.declared.defaults
@@ -76,8 +76,8 @@ async def records_without_a_key_get_a_new_one(kit: Kit) -> None:
     assert await kit.store.get(*kit.samples.key(plain)) == plain
 
 
-async def creating_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
-    """The same key with the same values is the same record; with other values it is refused."""
+async def create_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
+    """The same key with the same values returns the record; with other values it is rejected."""
     row = await kit.store.create(kit.samples.new(1))
     kit.clock.advance(1)
     assert await kit.store.create(kit.samples.new(1)) == row
@@ -96,7 +96,7 @@ async def creating_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
 
 
 async def upsert_creates_or_changes(kit: Kit) -> None:
-    """A record is made if there is none; otherwise what can be changed is changed, and nothing else."""
+    """A missing record is created; an existing one is changed in its editable fields only."""
     row = await kit.store.upsert(kit.samples.new(1))
     kit.clock.advance(1)
     assert await kit.store.upsert(kit.samples.new(1)) == row, "nothing differs"
@@ -117,8 +117,8 @@ async def upsert_creates_or_changes(kit: Kit) -> None:
     assert await kit.store.list() == [changed]
 
 
-async def an_update_changes_what_is_set(kit: Kit) -> None:
-    """Other fields stay; what changes nothing leaves the record as it is."""
+async def an_update_changes_the_fields_that_are_set(kit: Kit) -> None:
+    """Other fields stay; an update without a difference writes nothing."""
     row = await kit.store.create(kit.samples.new(1))
     bystander = await kit.store.create(kit.samples.new(9, **kit.samples.fixed_names(row)))
     key = kit.samples.key(row)
@@ -143,8 +143,8 @@ async def an_update_changes_what_is_set(kit: Kit) -> None:
         assert await kit.store.find(*kit.samples.name(changed)) == changed
 
 
-async def values_that_only_look_equal_are_changes(kit: Kit) -> None:
-    """True is not 1, 1 is not 1.0, and the order of a list counts; that of an object's keys does not."""
+async def values_equal_only_in_python_are_changes(kit: Kit) -> None:
+    """True is not 1, 1 is not 1.0, and the order of a list matters; that of an object's keys does not."""
     row = await kit.store.create(kit.samples.new(1))
     key = kit.samples.key(row)
     objects = [item for item in kit.samples.plain_editable() if item.kind == "json" and item.marker(Limited)]
@@ -174,8 +174,8 @@ async def a_key_is_compared_as_a_whole(kit: Kit) -> None:
     assert await kit.store.count() == len(near)
 
 
-async def a_version_that_is_no_longer_current_changes_nothing(kit: Kit) -> None:
-    """Compare and set: updates and deletions that name another version are refused."""
+async def an_outdated_version_changes_nothing(kit: Kit) -> None:
+    """Compare and set: updates and deletions with another version are rejected."""
     row = await kit.store.create(kit.samples.new(1))
     key = kit.samples.key(row)
     if not kit.samples.has_version:
@@ -197,8 +197,8 @@ async def a_version_that_is_no_longer_current_changes_nothing(kit: Kit) -> None:
     assert await kit.store.list() == []
 
 
-async def deleted_records_are_gone_or_can_be_restored(kit: Kit) -> None:
-    """A deleted record is seen by no method; where deletion can be undone, it comes back as it was."""
+async def deleted_records_are_invisible_and_soft_deletions_can_be_undone(kit: Kit) -> None:
+    """No method returns a deleted record; where deletion can be undone, it is restored unchanged."""
     row, stays = await kit.store.create(kit.samples.new(1)), await kit.store.create(kit.samples.new(2))
     key = kit.samples.key(row)
     await kit.store.delete(*key)
@@ -214,7 +214,7 @@ async def deleted_records_are_gone_or_can_be_restored(kit: Kit) -> None:
         assert kit.samples.key(again) == key
         return
     assert await kit.store.restore(*key) == row
-    assert await kit.store.restore(*key) == row, "a live one stays as it is"
+    assert await kit.store.restore(*key) == row, "a live record is returned unchanged"
     assert await kit.store.get(*key) == row
     assert await kit.store.count() == 2
     with raises(NotFound, noun=kit.kind.noun):
@@ -232,9 +232,9 @@ async def deleted_records_are_gone_or_can_be_restored(kit: Kit) -> None:
 
 
 async def lists_are_sorted_filtered_and_paged(kit: Kit) -> None:
-    """Pages of any size show the same records in the declared order; filters are closed."""
+    """Pages of any size contain the same records in the declared order; unknown filters are rejected."""
     for place, number in enumerate((4, 2, 6, 1, 5, 3)):
-        kit.clock.advance(place % 2)  # some were made at the same time
+        kit.clock.advance(place % 2)  # some were created at the same time
         await kit.store.create(kit.samples.new(number))
     rows = await kit.store.list()
     assert len(rows) == await kit.store.count() == 6
@@ -289,8 +289,8 @@ async def _filters_choose(kit: Kit, rows: Sequence[Any]) -> None:
             await kit.store.list(search="text")
 
 
-async def tags_follow_their_record(kit: Kit) -> None:
-    """A record is found by the tags it has now."""
+async def records_are_found_by_their_current_tags(kit: Kit) -> None:
+    """A record is found by its current tags only."""
     if kit.declared.tags is None:
         return
     name = kit.declared.tags.name
@@ -304,7 +304,7 @@ async def tags_follow_their_record(kit: Kit) -> None:
     assert await kit.store.count(where=[column(name).contains("c")]) == 0
 
 
-async def tenants_do_not_see_each_others_records(kit: Kit) -> None:
+async def records_of_tenants_are_separate(kit: Kit) -> None:
     """The same keys and names in two tenants are two records."""
     row = await kit.store.create(kit.samples.new(1))
     key = kit.samples.key(row)
@@ -327,16 +327,16 @@ async def tenants_do_not_see_each_others_records(kit: Kit) -> None:
     assert len(await kit.other.list()) == await kit.other.count() == 1
     beyond = await kit.other.list(limit=3, cursor=(await kit.store.list(limit=1)).next)
     everything = await kit.other.list()
-    assert all(item in everything for item in beyond), "a cursor gives access to nothing"
+    assert all(item in everything for item in beyond), "a cursor grants no access"
     await kit.other.delete(*key)
     assert await kit.store.get(*key) == row
-    assert theirs == row, "they differ in nothing but the tenant"
+    assert theirs == row, "they differ only in the tenant"
     if tags is not None:
         assert await kit.store.count(where=[column(tags.name).contains(getattr(row, tags.name)[0])]) == 1
 
 
-async def values_over_a_limit_or_of_another_type_are_refused(kit: Kit) -> None:
-    """Nothing is stored of what is refused, and the error names the field and the noun."""
+async def values_over_a_limit_or_of_another_type_are_rejected(kit: Kit) -> None:
+    """Rejected values are not stored, and the error names the field and the noun."""
     row = await kit.store.create(kit.samples.new(1))
     for number, field in enumerate(kit.declared.new_fields, 10):
         what = field.name if field.kind == "secret" else f"{field.name} of {kit.kind.a_noun}"
@@ -376,7 +376,7 @@ async def values_over_a_limit_or_of_another_type_are_refused(kit: Kit) -> None:
 
 
 def _stamped(kit: Kit, before: Any) -> dict[str, Any]:
-    """What the store itself changes with a change."""
+    """Return the fields that the store sets in an update."""
     result: dict[str, Any] = {"updated_at": kit.now} if "updated_at" in kit.declared.fields else {}
     return result | ({"version": before.version + 1} if kit.samples.has_version else {})
 
@@ -386,17 +386,17 @@ def _stamps(row: Any) -> dict[str, Any]:
 
 
 PROMISES: tuple[Promise, ...] = (
-    records_come_back_as_they_were_made,
+    records_are_returned_as_they_were_created,
     records_without_a_key_get_a_new_one,
-    creating_can_be_repeated_but_replaces_nothing,
+    create_can_be_repeated_but_replaces_nothing,
     upsert_creates_or_changes,
-    an_update_changes_what_is_set,
-    values_that_only_look_equal_are_changes,
+    an_update_changes_the_fields_that_are_set,
+    values_equal_only_in_python_are_changes,
     a_key_is_compared_as_a_whole,
-    a_version_that_is_no_longer_current_changes_nothing,
-    deleted_records_are_gone_or_can_be_restored,
+    an_outdated_version_changes_nothing,
+    deleted_records_are_invisible_and_soft_deletions_can_be_undone,
     lists_are_sorted_filtered_and_paged,
-    tags_follow_their_record,
-    tenants_do_not_see_each_others_records,
+    records_are_found_by_their_current_tags,
+    records_of_tenants_are_separate,
 )
-"""Those that hold under the usual limits."""
+"""The promises that hold under the default limits."""

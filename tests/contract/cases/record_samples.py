@@ -1,4 +1,4 @@
-"""Values for any record store, made from its types: a store added later needs no line here."""
+"""Sample values for any record store, generated from its types, so that new stores need no code here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Store = AsyncRecords[Any, Any, Any]
 
 @cache
 def record_stores() -> dict[str, type[Store]]:
-    """Every record store of a tenant, by its name on a handle."""
+    """Return every record store of a tenant, by its name on a handle."""
     with Holdfast(":memory:") as holdfast:
         handle = holdfast.tenant("acme")
         result = [(name, getattr(handle, name)) for name in dir(handle) if not name.startswith("_")]
@@ -28,7 +28,7 @@ def record_stores() -> dict[str, type[Store]]:
 
 
 class Samples:
-    """Values for one store. The same number makes the same value; other numbers make others."""
+    """Sample values for one store. Equal numbers give equal values; different numbers give different values."""
 
     def __init__(self, kind: type[Store]) -> None:
         self.kind, self.declared = kind, kind.declared
@@ -42,50 +42,50 @@ class Samples:
         ]
 
     def new(self, number: int = 1, **values: Any) -> Any:
-        """A new record."""
+        """Return a new record."""
         created = {new_field.name: value_of(new_field, number) for new_field in self.declared.new_fields}
         hints = get_type_hints(self.kind.new_type)
         created |= {name: [_part(get_args(hints[name])[0], number)] for name in self.kind.extra}
         return self.kind.new_type(**(created | values))
 
     def change(self, number: int = 2, only: Sequence[str] | None = None) -> Any:
-        """A change of all fields that can be changed, the name excepted, or of some."""
+        """Return a change of all editable fields except the name, or of some of them."""
         expected = [item.name for item in self.plain_editable()] if only is None else only
         return self.kind.change_type(**{name: value_of(self.declared.fields[name], number) for name in expected})
 
     def plain_editable(self) -> list[Field]:
-        """The fields that can be changed without giving the record another name."""
+        """The editable fields that are not part of the record's name."""
         return [item for item in self.declared.editable if not item.marker(Natural)]
 
     def fixed_names(self, record: Struct) -> dict[str, Any]:
-        """The parts of a record's name that cannot be changed."""
+        """The parts of a record's name that are not editable."""
         fixed = [item for item in self.declared.natural if item not in self.declared.editable]
         return {item.name: getattr(record, item.name) for item in fixed}
 
     def key(self, record: Struct) -> tuple[str, ...]:
-        """The key of a record, or of a new one."""
+        """Return the key of a record, or of a new one."""
         return tuple(getattr(record, item.name) for item in self.declared.key)
 
     def key_part(self, name: str, number: int) -> Any:
-        """Some value for a part of the key."""
+        """Return a value for a part of the key."""
         return value_of(self.declared.fields[name], number)
 
     def name(self, record: Struct) -> tuple[str, ...]:
-        """What ``find`` takes."""
+        """Return the arguments of ``find``."""
         return tuple(getattr(record, item.name) for item in self.declared.natural or self.declared.key)
 
     def place(self, record: Struct) -> tuple[Any, ...]:
-        """Where a record stands in a list."""
+        """Return the sort key of a record."""
         return tuple(getattr(record, item.name) for item in self.declared.order)
 
 
 def _part(kind: type[Struct], number: int) -> Struct:
-    """One of the things that a record has beside its fields, such as a tool of a tool server."""
+    """Return an item that a record has in addition to its fields, such as a tool of a tool server."""
     return kind(**{field.name: f"{field.name} {number}" for field in structs.fields(kind) if field.required})
 
 
 def value_of(field: Field, number: int) -> Any:
-    """Some value for a field."""
+    """Return a value for a field."""
     if field.marker(Names) or field.marker(Tags):
         return [f"{field.name} {number}", "shared"]
     if field.kind == "plain":
@@ -105,19 +105,19 @@ def value_of(field: Field, number: int) -> Any:
 
 
 def _is_object(field: Field) -> bool:
-    """Whether a secret is an object, and not a text."""
+    """Return whether a secret is an object and not a text."""
     return "dict" in str(field.type)
 
 
 def large_value(field: Field, most: int) -> Any:
-    """A value of about this size."""
+    """Return a value of about this size."""
     if field.kind == "secret":
         return Secret({"x": "x" * most} if _is_object(field) else "x" * most)
     return "x" * most if field.kind == "text" else {"x": "x" * most}
 
 
 def wrong_values(field: Field) -> list[Any]:
-    """Values that are not of the field's type."""
+    """Return values that are not of the field's type."""
     anything: dict[str, list[Any]] = {
         "id": ["not an id", 7],
         "text": [7, b"bytes", ["list"]],
@@ -134,5 +134,5 @@ def wrong_values(field: Field) -> list[Any]:
 
 
 def given(new: Struct) -> dict[str, Any]:
-    """The fields of a Struct that are set."""
+    """Return the fields of a Struct that are set."""
     return {name: value for name, value in structs.asdict(new).items() if value is not UNSET}

@@ -1,4 +1,4 @@
-"""Record stores: what every one of them promises, played on all of them, so that a store added later is covered."""
+"""Record stores: the common promises, checked on every store, including those added later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from holdfast.errors import Conflict, NotFound
 from holdfast.limits import Limits
-from tests.contract.cases.record_promises import PROMISES, Kit, values_over_a_limit_or_of_another_type_are_refused
+from tests.contract.cases.record_promises import PROMISES, Kit, values_over_a_limit_or_of_another_type_are_rejected
 from tests.contract.cases.record_samples import Samples, record_stores
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World
@@ -39,7 +39,7 @@ async def _one_of_several_wins(world: World, kit: Kit) -> None:
 
 
 def _kits(world: World, promise: str) -> list[Kit]:
-    """A kit for each store, each promise in tenants of its own."""
+    """Yield a kit for each store; each promise gets its own tenants."""
     return [
         Kit(
             kind,
@@ -60,13 +60,13 @@ async def every_record_store_keeps_every_promise(world: World) -> None:
 
 
 @contract(limits=SMALL)
-async def every_record_store_refuses_what_is_over_a_limit(world: World) -> None:
+async def every_record_store_rejects_values_over_a_limit(world: World) -> None:
     for kit in _kits(world, "limits"):
-        await values_over_a_limit_or_of_another_type_are_refused(kit)
+        await values_over_a_limit_or_of_another_type_are_rejected(kit)
 
 
 @contract("concurrency")
-async def of_several_changes_to_a_record_one_wins(world: World) -> None:
+async def one_of_several_concurrent_changes_wins(world: World) -> None:
     for kit in _kits(world, "races"):
         await _one_of_several_wins(world, kit)
 

@@ -1,4 +1,4 @@
-"""Retention: what holds is what was set, never shorter than promised, and holds are seen by everybody."""
+"""Retention: policies are effective as set and never shorter than promised, and every caller sees the holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = 86_400
 
 
 @contract()
-async def policies_are_what_was_set_and_holds_are_kept_until_released(world: World) -> None:
+async def policies_are_effective_and_holds_stay_until_released(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     run = await acme.runs.start(session.id)
@@ -32,7 +32,7 @@ async def policies_are_what_was_set_and_holds_are_kept_until_released(world: Wor
     assert await keeping.clear_policy() == RetentionPolicy(10, 500, 7 * DAY)
     assert await world.tenant("zenith").retention.policy() == RetentionPolicy(10, 500, 7 * DAY)
     assert await keeping.plan() == SweepResult() == await keeping.sweep(holder="me")
-    assert {each.action for each in await acme.activity.list()} == {"retention.policy_set", "retention.policy_cleared"}
+    assert {deed.action for deed in await acme.activity.list()} == {"retention.policy_set", "retention.policy_cleared"}
     await _wrong(world, run.id)
     await _holds(world, run.id, session.id)
 
@@ -41,15 +41,15 @@ async def _wrong(world: World, run_id: str) -> None:
     keeping = world.tenant().retention
     wrong: list[dict[str, Any]] = [{}, {"per_run": 0}, {"per_run": "3"}, {"per_run": True}, {"grace_s": -1}]
     wrong += [{"grace_s": 2**31}, {"grace_s": 1, "run_id": run_id}, {"per_run": 1, "run_id": "no id"}]
-    for each in wrong:
+    for options in wrong:
         with raises(InvalidInput):
-            await keeping.set_policy(**each)
+            await keeping.set_policy(**options)
     for strange in (-1, 1.5, "1", None, True):
         with raises(InvalidInput):
             await keeping.keep_snapshots_for(run_id, seconds=strange)  # type: ignore[arg-type]
-    nobody = uuid_of("nobody")
+    absent = uuid_of("absent")
     for name in ("acme", "zenith"):
-        other, missing = world.tenant(name).retention, nobody if name == "acme" else run_id
+        other, missing = world.tenant(name).retention, absent if name == "acme" else run_id
         with raises(NotFound, saying=missing):
             await other.policy(run_id=missing)
         with raises(NotFound, saying=missing):
@@ -75,23 +75,23 @@ async def _holds(world: World, run_id: str, session_id: str) -> None:
     with raises(Conflict, saying="held"):
         await acme.sessions.purge(session_id)
     more = [await keeping.hold("a session", session_id=session_id), await keeping.hold("all")]
-    found: list[Page[Hold]] = []
+    result: list[Page[Hold]] = []
     cursor = None
-    while not found or cursor is not None:
+    while not result or cursor is not None:
         page = await keeping.holds(limit=1, cursor=cursor)
-        found.append(page)
+        result.append(page)
         cursor = page.next
-    assert flat(found) == await keeping.holds() == sorted([first, *more], key=lambda each: each.id)
+    assert flat(result) == await keeping.holds() == sorted([first, *more], key=lambda hold: hold.id)
     for garbage in GARBAGE_CURSORS:
         with raises(InvalidFilter):
             await keeping.holds(limit=1, cursor=garbage)
     with raises(NotFound, saying=first.id):
         await world.tenant("zenith").retention.release(first.id)
-    for each in (first, *more):
-        assert await keeping.release(each.id, reason="closed") == each
+    for hold in (first, *more):
+        assert await keeping.release(hold.id, reason="closed") == hold
     with raises(NotFound, saying=first.id):
         await keeping.release(first.id)
     placed = await acme.activity.list(action="hold.placed", where=[])
     released = await acme.activity.list(action="hold.released")
-    assert [len(placed), len(released), {each.reason for each in released}] == [3, 3, {"closed"}]
+    assert [len(placed), len(released), {hold.reason for hold in released}] == [3, 3, {"closed"}]
     await acme.sessions.purge(session_id)

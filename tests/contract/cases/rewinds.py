@@ -1,4 +1,4 @@
-"""Rewinds: a run and its conversation go back together, and come back exactly as they were."""
+"""Rewinds: a run and its conversation are taken back together, and a redo restores them exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.stores.execution.runs.states import Run
 from holdfast.stores.execution.runs.step_log import Usage
 from holdfast.stores.workspace.rewind_rows import Rewind
 from holdfast.tenant_handles import AsyncTenantHandle
-from tests.contract.cases.runs import claimed, stepped
+from tests.contract.cases.runs import claim_run, commit_step
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS, documents
 from tests.contract.cases.world import World, raises, uuid_of
@@ -24,23 +24,23 @@ async def worked(acme: AsyncTenantHandle, world: World, steps: int = 3) -> Run:
     """A run of some steps, each with a tool call and two messages, in a session that began with a question."""
     session = await acme.sessions.create(agent="helper")
     await acme.messages.append(session.id, role="user", content="do it", token_count=1)
-    run = await claimed(acme, session.id)
+    run = await claim_run(acme, session.id)
     for number in range(1, steps + 1):
         await one_step(acme, world, run, f"{number}")
     return run
 
 
 async def one_step(acme: AsyncTenantHandle, world: World, run: Run, what: str) -> None:
-    """The next step, with a call that it finishes."""
+    """Commit the next step, with a call that it finishes."""
     world.clock.advance(1)
     call = f"call {what}"
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id=call, tool_name="write")])
     talk = [NewMessage(role="assistant", content=f"step {what}"), NewMessage(role="user", content=f"done {what}")]
-    await stepped(
+    await commit_step(
         acme,
         run,
         state={"at": what, "all": documents()},
-        messages=[replace(each, token_count=2) for each in talk],
+        messages=[replace(message, token_count=2) for message in talk],
         tool_calls=[ToolOutcome(id=call, result={"wrote": what})],
         usage=Usage(input_tokens=10, output_tokens=1),
         last_tool_result=what,
@@ -49,7 +49,7 @@ async def one_step(acme: AsyncTenantHandle, world: World, run: Run, what: str) -
 
 
 async def all_of(acme: AsyncTenantHandle, run: Run) -> list[Any]:
-    """Everything that a rewind moves, but for the epoch, which only rises."""
+    """Return everything that a rewind changes, except the epoch, which only rises."""
     now = await acme.runs.get(run.id)
     session = await acme.sessions.get(run.session_id)
     return [
@@ -63,23 +63,23 @@ async def all_of(acme: AsyncTenantHandle, run: Run) -> list[Any]:
 
 async def said(acme: AsyncTenantHandle, run: Run) -> list[str]:
     """The texts of the messages that a run's session shows."""
-    return [each.content[0]["text"] for each in await acme.messages.list(run.session_id)]
+    return [message.content[0]["text"] for message in await acme.messages.list(run.session_id)]
 
 
 async def gone_back(acme: AsyncTenantHandle, run: Run, to_step: int, **how: Any) -> Rewind:
-    """A rewind, begun and finished."""
+    """Begin and finish a rewind."""
     rewind = await acme.rewinds.begin(run.id, to_step=to_step, **how)
     return await acme.rewinds.finish(rewind.id)
 
 
 async def come_back(acme: AsyncTenantHandle, run: Run, **how: Any) -> Rewind:
-    """A redo, begun and finished."""
+    """Begin and finish a redo."""
     rewind = await acme.rewinds.redo(run.id, **how)
     return await acme.rewinds.finish(rewind.id)
 
 
 @contract()
-async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: World) -> None:
+async def a_rewind_and_its_redo_restore_run_and_conversation(world: World) -> None:
     acme = world.tenant()
     run = await worked(acme, world)
     first = await acme.steps.get(run.id, 1)
@@ -96,7 +96,7 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
         "snapshot 1",
         "as it was",
     )
-    assert rewind.pending_reason == f"{TEXTS[3]}/tree is being brought to snapshot snapshot 1"
+    assert rewind.pending_reason == f"{TEXTS[3]}/tree is being restored to snapshot snapshot 1"
     assert (rewind.created_at, rewind.finished_at) == (from_us(world.clock.now_us()), None)
     now = await acme.runs.get(run.id)
     assert (now.status, now.iteration, now.epoch, now.stop_reason, now.finished_at) == (
@@ -115,15 +115,15 @@ async def a_run_goes_back_with_its_conversation_and_comes_back_exactly(world: Wo
     assert await acme.rewinds.begin(run.id, to_step=1, id=uuid_of("rewind")) == rewind, (
         "repeated, because its answer was lost"
     )
-    done = await acme.rewinds.finish(rewind.id)
+    result = await acme.rewinds.finish(rewind.id)
     over = {"pending_reason": None, "finished_at": from_us(world.clock.now_us())}
-    assert done == replace(rewind, status="rewound", **over)
-    assert await acme.rewinds.finish(rewind.id) == done == await acme.rewinds.get(rewind.id)
+    assert result == replace(rewind, status="rewound", **over)
+    assert await acme.rewinds.finish(rewind.id) == result == await acme.rewinds.get(rewind.id)
     assert [*await acme.rewinds.pending()] == []
     world.clock.advance(60)
     redone = await acme.rewinds.redo(run.id)
     assert (redone.id, redone.status) == (rewind.id, "redoing")
-    assert (await acme.runs.get(run.id)).status == "waiting", "nobody drives it before its tree is there"
+    assert (await acme.runs.get(run.id)).status == "waiting", "no worker drives it before its directory is restored"
     assert await acme.rewinds.redo(run.id, id=rewind.id) == redone
     assert (await acme.rewinds.finish(rewind.id)).status == "redone"
     assert await all_of(acme, run) == before
@@ -146,4 +146,7 @@ async def rewinds_nest_and_each_redo_undoes_the_last(world: World) -> None:
     assert await all_of(acme, run) == at_4
     with raises(Conflict, saying="no rewind led"):
         await acme.rewinds.redo(run.id)
-    assert [(each.to_step, each.status) for each in await acme.rewinds.list(run.id)] == [(0, "redone"), (3, "redone")]
+    assert [(rewind.to_step, rewind.status) for rewind in await acme.rewinds.list(run.id)] == [
+        (0, "redone"),
+        (3, "redone"),
+    ]

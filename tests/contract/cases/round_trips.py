@@ -1,4 +1,4 @@
-"""Whatever goes in comes out: every text and every JSON value, in every place where one may stand."""
+"""Round trips: every text and every JSON value is returned unchanged, from every field."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.cases.world import World
 
 
 @contract()
-async def any_text_is_a_key_a_user_and_an_agent(world: World) -> None:
+async def any_text_can_be_a_key_a_user_or_an_agent(world: World) -> None:
     acme = world.tenant()
     created = {text: await acme.sessions.create(key=text, user=text, agent=text) for text in TEXTS}
     assert await acme.sessions.count() == len(TEXTS)
@@ -26,7 +26,7 @@ async def any_text_is_a_key_a_user_and_an_agent(world: World) -> None:
 
 
 @contract()
-async def any_text_names_a_tenant(world: World) -> None:
+async def any_text_can_name_a_tenant(world: World) -> None:
     for text in TEXTS:
         handle = world.tenant(text)
         assert handle.name == text
@@ -37,7 +37,7 @@ async def any_text_names_a_tenant(world: World) -> None:
 
 
 @contract()
-async def any_text_is_the_content_of_a_message(world: World) -> None:
+async def any_text_can_be_content(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append_many(session.id, [NewMessage(role="user", content=text) for text in TEXTS])
@@ -52,7 +52,7 @@ async def any_text_is_the_content_of_a_message(world: World) -> None:
 
 
 @contract()
-async def any_json_is_metadata_and_content(world: World) -> None:
+async def any_json_can_be_metadata_or_content(world: World) -> None:
     acme, document = world.tenant(), documents()
     session = await acme.sessions.create(key="k", metadata=document)
     assert same(session.metadata, document)
@@ -72,7 +72,7 @@ async def any_json_is_metadata_and_content(world: World) -> None:
 
 
 @contract()
-async def every_json_value_stands_alone(world: World) -> None:
+async def every_json_value_can_be_content_by_itself(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     values: list[Any] = [*TEXTS, *NUMBERS, None, True, False, "", [], {}, [[]], [None], nested(90), nested(90, "\x00")]
@@ -84,7 +84,7 @@ async def every_json_value_stands_alone(world: World) -> None:
 
 
 @contract()
-async def rows_with_and_without_strange_values_do_not_disturb_each_other(world: World) -> None:
+async def unusual_values_do_not_affect_other_rows(world: World) -> None:
     acme = world.tenant()
     arguments: list[dict[str, Any]] = [{}, {"plain": 1}, {"\x00": "\ud800"}, {}, {"漢": [1e300]}, {"a": {"b": None}}]
     messages = [await acme.sessions.create(metadata=metadata) for metadata in arguments]
@@ -93,7 +93,7 @@ async def rows_with_and_without_strange_values_do_not_disturb_each_other(world: 
 
 
 @contract()
-async def minus_zero_is_zero(world: World) -> None:
+async def negative_zero_is_stored_as_zero(world: World) -> None:
     created = await world.tenant().sessions.create(metadata={"v": [-0.0, [-0.0]]})
     assert same(created.metadata, {"v": [0.0, [0.0]]})
     assert same((await world.tenant().sessions.get(created.id)).metadata, {"v": [0.0, [0.0]]})

@@ -1,4 +1,4 @@
-"""Runs: pauses, ends, runs below runs, and what is seen of them."""
+"""Runs: pauses, ends, child runs, lists, and deleted sessions."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.stores.execution.runs.ledger import NewToolCall, ToolOutcome
-from tests.contract.cases.runs import TALK, claimed, stepped
+from tests.contract.cases.runs import TALK, claim_run, commit_step
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, flat, raises, uuid_of
 
 
 @contract()
-async def a_pause_is_kept_until_its_time_and_ends_then(world: World) -> None:
+async def a_paused_run_can_be_claimed_from_its_time_on(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme)
+    run = await claim_run(acme)
     until = from_us(world.clock.now_us()) + timedelta(seconds=100)
     paused = await acme.runs.pause(run.id, epoch=run.epoch, until=until)
     assert (paused.status, paused.pause_until, paused.holder, paused.lease_until) == ("paused", until, "", None)
-    assert await acme.runs.pause(run.id, epoch=run.epoch, until=until) == paused, "the same again"
+    assert await acme.runs.pause(run.id, epoch=run.epoch, until=until) == paused, "a pause can be repeated"
     with raises(Conflict, saying="paused"):
         await acme.runs.pause(run.id, epoch=run.epoch, until=until + timedelta(seconds=1))
-    with raises(Conflict, saying="claim it"):
-        await stepped(acme, run)
+    with raises(Conflict, saying=run.id):
+        await commit_step(acme, run)
     assert await acme.leases.claim("early") is None
     world.clock.advance(99.999999)
     assert await acme.leases.claim("early") is None
     world.clock.advance(-50)
     assert await acme.leases.claim("the clock went back", run_id=run.id) is None
     world.clock.advance(50.000001)
-    back = await acme.leases.claim("in time")
-    assert back is not None
-    assert (back.id, back.epoch, back.pause_until, back.status) == (run.id, run.epoch + 1, None, "running")
-    waiting = await acme.runs.pause(run.id, epoch=back.epoch)
+    claimed = await acme.leases.claim("in time")
+    assert claimed is not None
+    assert (claimed.id, claimed.epoch, claimed.pause_until, claimed.status) == (run.id, run.epoch + 1, None, "running")
+    waiting = await acme.runs.pause(run.id, epoch=claimed.epoch)
     assert (waiting.status, waiting.pause_until) == ("waiting", None)
     world.clock.advance(10**6)
     assert await acme.leases.claim("never") is None
@@ -49,50 +49,54 @@ async def a_pause_is_kept_until_its_time_and_ends_then(world: World) -> None:
 @contract()
 async def a_step_can_end_or_pause_its_run_in_the_same_commit(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme)
+    run = await claim_run(acme)
     until = from_us(world.clock.now_us()) + timedelta(seconds=10)
-    how: dict[str, Any] = {"epoch": run.epoch, "iteration": 1, "state": 1, "messages": TALK, "pause_until": until}
-    done = await acme.runs.step(run.id, **how)
+    arguments: dict[str, Any] = {"epoch": run.epoch, "iteration": 1, "state": 1, "messages": TALK, "pause_until": until}
+    committed = await acme.runs.step(run.id, **arguments)
     paused = await acme.runs.get(run.id)
     assert (paused.status, paused.pause_until, paused.iteration) == ("paused", until, 1)
-    assert await acme.runs.step(run.id, **how) == done
+    assert await acme.runs.step(run.id, **arguments) == committed
     with raises(Conflict):
-        await acme.runs.step(run.id, **{**how, "pause_until": None})
+        await acme.runs.step(run.id, **{**arguments, "pause_until": None})
     world.clock.advance(10)
-    back = await acme.leases.claim("w")
-    assert back is not None
-    await acme.tool_calls.intend(run.id, epoch=back.epoch, calls=[NewToolCall(id="open", tool_name="t")])
-    last: dict[str, Any] = {"epoch": back.epoch, "iteration": 2, "state": 2, "stop_reason": "end_turn"}
+    claimed = await acme.leases.claim("w")
+    assert claimed is not None
+    await acme.tool_calls.intend(run.id, epoch=claimed.epoch, calls=[NewToolCall(id="open", tool_name="t")])
+    last: dict[str, Any] = {"epoch": claimed.epoch, "iteration": 2, "state": 2, "stop_reason": "end_turn"}
     with raises(Conflict, saying="open tool calls"):
         await acme.runs.step(run.id, **last)
-    assert (await acme.runs.get(run.id)).iteration == 1, "the step went with it"
+    assert (await acme.runs.get(run.id)).iteration == 1, "the step was rolled back, too"
     last["tool_calls"] = [ToolOutcome(id="open", result=1)]
-    done = await acme.runs.step(run.id, **last)
+    committed = await acme.runs.step(run.id, **last)
     ended = await acme.runs.get(run.id)
     assert (ended.status, ended.stop_reason, ended.iteration) == ("completed", "end_turn", 2)
     assert ended.finished_at == from_us(world.clock.now_us())
-    assert await acme.runs.step(run.id, **last) == done
+    assert await acme.runs.step(run.id, **last) == committed
     assert await acme.leases.claim("w") is None
 
 
 @contract()
-async def an_end_is_an_end(world: World) -> None:
+async def an_ended_run_cannot_be_changed(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
-    finished, failed, cancelled = [await claimed(acme, session.id) for _ in range(3)]
+    finished, failed, cancelled = [await claim_run(acme, session.id) for _ in range(3)]
     ended = await acme.runs.finish(finished.id, epoch=finished.epoch, stop_reason="end_turn")
     assert (ended.status, ended.stop_reason, ended.error, ended.holder) == ("completed", "end_turn", None, "")
     assert await acme.runs.finish(finished.id, epoch=finished.epoch, stop_reason="end_turn") == ended
     broken = await acme.runs.fail(failed.id, epoch=failed.epoch, error="no \x00 luck")
     assert (broken.status, broken.stop_reason, broken.error) == ("failed", "error", "no \x00 luck")
     assert await acme.runs.fail(failed.id, epoch=failed.epoch, error="no \x00 luck") == broken
-    gone = await acme.runs.cancel(cancelled.id, reason="not wanted")
-    assert (gone.status, gone.stop_reason, gone.error) == ("cancelled", "cancelled", "not wanted")
-    assert gone.epoch == cancelled.epoch + 1
-    assert await acme.runs.cancel(cancelled.id) == gone
+    cancelled_run = await acme.runs.cancel(cancelled.id, reason="not wanted")
+    assert (cancelled_run.status, cancelled_run.stop_reason, cancelled_run.error) == (
+        "cancelled",
+        "cancelled",
+        "not wanted",
+    )
+    assert cancelled_run.epoch == cancelled.epoch + 1
+    assert await acme.runs.cancel(cancelled.id) == cancelled_run
     for run, kind in ((finished, Conflict), (failed, Conflict), (cancelled, Fenced)):
         for call in (
-            partial(stepped, acme, run),
+            partial(commit_step, acme, run),
             partial(acme.runs.finish, run.id, epoch=run.epoch, stop_reason="again"),
             partial(acme.runs.fail, run.id, epoch=run.epoch, error="again"),
             partial(acme.runs.pause, run.id, epoch=run.epoch),
@@ -111,49 +115,49 @@ async def an_end_is_an_end(world: World) -> None:
             await acme.runs.resume(run.id)
     world.clock.advance(10**6)
     assert await acme.leases.claim("w") is None
-    again = await acme.runs.resume(failed.id)
-    assert (again.status, again.error, again.stop_reason, again.finished_at) == ("pending", None, None, None)
+    resumed = await acme.runs.resume(failed.id)
+    assert (resumed.status, resumed.error, resumed.stop_reason, resumed.finished_at) == ("pending", None, None, None)
     assert await acme.leases.claim("w") is not None
 
 
 @contract()
-async def runs_below_a_run_are_known_bounded_and_cancelled_with_it(world: World) -> None:
+async def child_runs_are_limited_in_depth_and_cancelled_with_their_parent(world: World) -> None:
     acme = world.tenant()
-    top = await claimed(acme)
+    top = await claim_run(acme)
     await acme.tool_calls.intend(top.id, epoch=top.epoch, calls=[NewToolCall(id="agent", tool_name="call_agent")])
     session = await acme.sessions.create()
-    below = partial(acme.runs.start, session.id, parent=top.id, parent_call="agent", parent_epoch=top.epoch)
-    child = await below()
+    start_child = partial(acme.runs.start, session.id, parent=top.id, parent_call="agent", parent_epoch=top.epoch)
+    child = await start_child()
     assert (child.parent_run_id, child.parent_call_id, child.depth) == (top.id, "agent", 1)
-    assert await below() == child, "a call starts one run, however often it is tried"
-    assert await below(id=uuid_of("another")) == child
+    assert await start_child() == child, "a call starts one run, however often it is tried"
+    assert await start_child(id=uuid_of("another")) == child
     with raises(Conflict):
-        await below(agent="somebody else")
+        await start_child(agent="another agent")
     with raises(Fenced):
-        await below(parent_epoch=top.epoch - 1)
-    with raises(NotFound, saying="intend"):
-        await below(parent_call="never intended")
-    with raises(NotFound):
-        await below(parent=uuid_of("nobody"))
+        await start_child(parent_epoch=top.epoch - 1)
+    with raises(NotFound, noun="call", key="never intended"):
+        await start_child(parent_call="never intended")
+    with raises(NotFound, noun="run", key=uuid_of("missing")):
+        await start_child(parent=uuid_of("missing"))
     with raises(InvalidInput):
         await acme.runs.start(session.id, parent_call="agent")
     deepest = child
     while deepest.depth < world.limits.run_depth:
         deepest = await acme.runs.start(session.id, parent=deepest.id)
-    with raises(LimitExceeded, saying="run_depth"):
+    with raises(LimitExceeded, limit="run_depth"):
         await acme.runs.start(session.id, parent=deepest.id)
-    sibling = await claimed(acme, session.id, parent=top.id)
+    sibling = await claim_run(acme, session.id, parent=top.id)
     assert {run.id for run in await acme.runs.list(parent=top.id)} == {child.id, sibling.id}
-    done = await claimed(acme, session.id, parent=top.id)
-    await acme.runs.finish(done.id, epoch=done.epoch, stop_reason="end_turn")
+    completed = await claim_run(acme, session.id, parent=top.id)
+    await acme.runs.finish(completed.id, epoch=completed.epoch, stop_reason="end_turn")
     grandchild = await acme.runs.start(session.id, parent=child.id)
     await acme.runs.cancel(top.id)
     for run in (child, sibling, grandchild, deepest):
         assert (await acme.runs.get(run.id)).status == "cancelled"
-    assert (await acme.runs.get(done.id)).status == "completed"
+    assert (await acme.runs.get(completed.id)).status == "completed"
     with raises(Fenced):
-        await stepped(acme, sibling)
-    with raises(Conflict, saying="below"):
+        await commit_step(acme, sibling)
+    with raises(Conflict, saying=top.id):
         await acme.runs.start(session.id, parent=top.id)
     assert (await acme.tool_calls.get(top.id, "agent")).status == "cancelled"
 
@@ -162,18 +166,18 @@ async def runs_below_a_run_are_known_bounded_and_cancelled_with_it(world: World)
 async def runs_are_listed_newest_first_and_filtered(world: World) -> None:
     acme = world.tenant()
     sessions = [await acme.sessions.create(agent=name) for name in ("a", "b")]
-    made = []
+    runs = []
     for number in range(6):
         world.clock.advance(0 if number == 3 else 1)
-        made.append(await acme.runs.start(sessions[number % 2].id, metadata={"n": number}))
+        runs.append(await acme.runs.start(sessions[number % 2].id, metadata={"n": number}))
     await world.tenant("zenith").runs.start((await world.tenant("zenith").sessions.create()).id)
-    order = sorted(made, key=lambda run: (run.started_at, run.id), reverse=True)
+    order = sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True)
     assert await acme.runs.list() == order
     assert await acme.runs.list(session=sessions[1].id) == [run for run in order if run.agent == "b"]
     assert await acme.runs.list(agent="a") == [run for run in order if run.agent == "a"]
-    assert await acme.runs.list(metadata={"n": 4}) == [made[4]]
-    held = await acme.leases.claim("w", run_id=made[2].id)
-    assert await acme.runs.list(status="running") == [held]
+    assert await acme.runs.list(metadata={"n": 4}) == [runs[4]]
+    claimed = await acme.leases.claim("w", run_id=runs[2].id)
+    assert await acme.runs.list(status="running") == [claimed]
     assert len(await acme.runs.list(status="pending")) == 5
     for how in ({}, {"session": sessions[0].id}, {"status": "pending"}):
         pages = [await acme.runs.list(limit=2, **how)]  # type: ignore[arg-type]
@@ -189,18 +193,18 @@ async def runs_are_listed_newest_first_and_filtered(world: World) -> None:
 @contract()
 async def steps_are_listed_from_either_end_in_pages(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme)
-    made = [(await stepped(acme, run, state=number)).step for number in range(5)]
+    run = await claim_run(acme)
+    steps = [(await commit_step(acme, run, state=number)).step for number in range(5)]
     for newest_first in (False, True):
         pages = [await acme.steps.list(run.id, limit=2, newest_first=newest_first)]
         while pages[-1].next is not None:
             pages.append(await acme.steps.list(run.id, limit=2, newest_first=newest_first, cursor=pages[-1].next))
-        assert flat(pages) == (made[::-1] if newest_first else made)
-    assert await acme.steps.get(run.id, 3) == made[2]
+        assert flat(pages) == (steps[::-1] if newest_first else steps)
+    assert await acme.steps.get(run.id, 3) == steps[2]
     for missing in (
         partial(acme.steps.get, run.id, 6),
-        partial(acme.steps.get, uuid_of("nobody"), 1),
-        partial(acme.steps.list, uuid_of("nobody")),
+        partial(acme.steps.get, uuid_of("missing"), 1),
+        partial(acme.steps.list, uuid_of("missing")),
     ):
         with raises(NotFound):
             await missing()
@@ -209,11 +213,11 @@ async def steps_are_listed_from_either_end_in_pages(world: World) -> None:
 
 
 @contract()
-async def a_deleted_session_hides_its_runs_and_a_purged_one_takes_them_with_it(world: World) -> None:
+async def a_deleted_session_hides_its_runs_and_a_purged_one_removes_them(world: World) -> None:
     acme = world.tenant()
-    run = await claimed(acme)
+    run = await claim_run(acme)
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="a", tool_name="t")])
-    await stepped(acme, run)
+    await commit_step(acme, run)
     pending = await acme.runs.start(run.session_id)
     await acme.sessions.delete(run.session_id)
     assert await acme.runs.list() == []
@@ -236,11 +240,11 @@ async def a_deleted_session_hides_its_runs_and_a_purged_one_takes_them_with_it(w
             await call()
     assert await acme.leases.claim("w") is None
     await acme.sessions.restore(run.session_id)
-    assert (await stepped(acme, run, messages=TALK)).step.iteration == 2
+    assert (await commit_step(acme, run, messages=TALK)).step.iteration == 2
     world.clock.advance(61)
-    back = await acme.leases.claim("w")
-    assert back is not None
-    assert back.id == pending.id
+    claimed = await acme.leases.claim("w")
+    assert claimed is not None
+    assert claimed.id == pending.id
     await acme.sessions.purge(run.session_id)
     assert await acme.runs.list() == []
     world.clock.advance(10**6)

@@ -1,4 +1,4 @@
-"""Search: what can be found, how it is asked for, and in which order it comes."""
+"""Search: searchable text, queries, and the order of results."""
 
 from __future__ import annotations
 
@@ -57,27 +57,27 @@ $1 a
     "a\n\tb",
     "\U0010ffffa",
 ]
-"""Nothing of this is an error, whatever the engines think of it; each has a word in it."""
+"""Queries that contain a word and syntax of the engines; none may be an error."""
 NOTHING = ["", "  ", "*", "-", "!?", '""', "\x00", "\ud800", '" "', "-a", '-"a b"', "...", "-a -b*"]
-"""There is no word here that is to be found."""
+"""Queries without a word to find."""
 
 
-async def told(acme: AsyncTenantHandle, *texts: str, **about: Any) -> Session:
-    """A session in which this was said."""
+async def session_with(acme: AsyncTenantHandle, *texts: str, **about: Any) -> Session:
+    """Create a session with these messages."""
     session = await acme.sessions.create(**about)
     await acme.messages.append_many(session.id, [NewMessage(role="user", content=text) for text in texts])
     return session
 
 
-async def found(acme: AsyncTenantHandle, query: str, **how: Any) -> list[str]:
-    """The texts of what is found, in the order of the alphabet, because order is not what most cases are about."""
+async def matching_texts(acme: AsyncTenantHandle, query: str, **how: Any) -> list[str]:
+    """Return the texts of all hits, sorted, for cases that do not test the order."""
     return sorted(hit.message.content[0]["text"] for hit in await acme.messages.search(query, **how))
 
 
 @contract()
-async def a_message_is_found_by_its_words_with_all_that_belongs_to_it(world: World) -> None:
+async def a_hit_has_the_message_its_score_and_a_snippet(world: World) -> None:
     acme = world.tenant()
-    session = await told(acme, "The build went through", "The deployment failed at the gate")
+    session = await session_with(acme, "The build went through", "The deployment failed at the gate")
     (hit,) = await acme.messages.search("failed deployment")
     assert hit == SearchHit(
         await acme.messages.get(hit.message.id), session.id, 1.0, "The **deployment** **failed** at the gate"
@@ -93,10 +93,10 @@ async def a_message_is_found_by_its_words_with_all_that_belongs_to_it(world: Wor
 
 
 @contract()
-async def case_diacritics_and_the_form_of_characters_do_not_matter(world: World) -> None:
+async def case_diacritics_and_normal_forms_are_ignored(world: World) -> None:
     acme = world.tenant()
     texts = ["Crème BRÛLÉE", "Straße", "ﬁne ２０２６", "북한산", "Ελλάς", "re\u0301sume\u0301", "i\u0307stanbul"]
-    await told(acme, *texts)
+    await session_with(acme, *texts)
     for query, text in {
         "creme brulee": texts[0],
         "CRÈME": texts[0],
@@ -107,28 +107,28 @@ async def case_diacritics_and_the_form_of_characters_do_not_matter(world: World)
         "résumé": texts[5],
         "İSTANBUL": texts[6],
     }.items():
-        assert await found(acme, query) == [text], query
+        assert await matching_texts(acme, query) == [text], query
 
 
 @contract()
-async def scripts_without_spaces_are_found_by_any_part(world: World) -> None:
+async def scripts_without_spaces_are_searched_by_character(world: World) -> None:
     acme = world.tenant()
-    await told(acme, "我住在北京市", "東京タワー", "ประเทศไทย", "ship it 🚀🚀")
-    assert await found(acme, "北京") == ["我住在北京市"]
-    assert await found(acme, "京北") == []
-    assert await found(acme, "京") == ["我住在北京市", "東京タワー"]
-    assert await found(acme, "タワー") == ["東京タワー"]
-    assert await found(acme, "เทศ") == ["ประเทศไทย"]
-    assert await found(acme, "🚀") == ["ship it 🚀🚀"]
+    await session_with(acme, "我住在北京市", "東京タワー", "ประเทศไทย", "ship it 🚀🚀")
+    assert await matching_texts(acme, "北京") == ["我住在北京市"]
+    assert await matching_texts(acme, "京北") == []
+    assert await matching_texts(acme, "京") == ["我住在北京市", "東京タワー"]
+    assert await matching_texts(acme, "タワー") == ["東京タワー"]
+    assert await matching_texts(acme, "เทศ") == ["ประเทศไทย"]
+    assert await matching_texts(acme, "🚀") == ["ship it 🚀🚀"]
     (hit,) = await acme.messages.search("北京")
     assert hit.snippet == "我住在**北京**市"
 
 
 @contract()
-async def a_query_has_words_phrases_exclusions_and_beginnings_and_nothing_else(world: World) -> None:
+async def a_query_has_only_words_phrases_exclusions_and_prefixes(world: World) -> None:
     acme = world.tenant()
     one, two, three = "red fish blue fish", "blue red fish, old", "new fishing rod"
-    await told(acme, one, two, three)
+    await session_with(acme, one, two, three)
     for query, texts in {
         '"red fish"': [one, two],
         '"fish red"': [],
@@ -145,18 +145,18 @@ async def a_query_has_words_phrases_exclusions_and_beginnings_and_nothing_else(w
         "fish OR rod": [],
         "fish AND red": [],
     }.items():
-        assert await found(acme, query) == sorted(texts), query
+        assert await matching_texts(acme, query) == sorted(texts), query
 
 
 @contract()
-async def nothing_that_anybody_types_is_a_syntax_error(world: World) -> None:
+async def no_query_is_a_syntax_error(world: World) -> None:
     acme = world.tenant()
-    await told(acme, "a b c", "or and not near words drop table messages")
+    await session_with(acme, "a b c", "or and not near words drop table messages")
     for query in STRANGE:
         assert isinstance(await acme.messages.search(query), Page), query
-    assert await found(acme, "(a") == ["a b c"]
-    assert await found(acme, "a:b ^c") == ["a b c"]
-    assert await found(acme, '"a b') == ["a b c"]
+    assert await matching_texts(acme, "(a") == ["a b c"]
+    assert await matching_texts(acme, "a:b ^c") == ["a b c"]
+    assert await matching_texts(acme, '"a b') == ["a b c"]
     assert len(await acme.messages.search("near NOT and")) == 1
     for query in NOTHING:
         with raises(InvalidInput, field="query"):
@@ -164,9 +164,9 @@ async def nothing_that_anybody_types_is_a_syntax_error(world: World) -> None:
 
 
 @contract(limits=Limits(query_words=3, query_chars=40, page_rows=5))
-async def what_cannot_be_asked_for_is_refused(world: World) -> None:
+async def invalid_search_arguments_are_refused(world: World) -> None:
     acme = world.tenant()
-    session = await told(acme, "a b c d")
+    session = await session_with(acme, "a b c d")
     assert len(await acme.messages.search('"a b" c', limit=5)) == 1
     for query in ("a b c d", '"a b c" -d', "x" * 41):
         with raises(LimitExceeded):
@@ -183,23 +183,23 @@ async def what_cannot_be_asked_for_is_refused(world: World) -> None:
         {"start_mark": None},
         {"end_mark": 1},
     ]
-    for how in wrong:
+    for arguments in wrong:
         with raises(InvalidInput):
-            await acme.messages.search("a", **{"limit": 5, **how})
+            await acme.messages.search("a", **{"limit": 5, **arguments})
     no_texts: list[Any] = [None, 7, ["a"], b"a"]
-    for each in no_texts:
+    for no_text in no_texts:
         with raises(InvalidInput):
-            await acme.messages.search(each, limit=5)
+            await acme.messages.search(no_text, limit=5)
     listed = await acme.messages.list(session.id, limit=1)
     for cursor in ("", "x", listed.next or "none", "lKZzZWFyY2gFzwAAAZk"):
         with raises(InvalidFilter):
             await acme.messages.search("a", limit=5, cursor=cursor)
     with raises(NotFound):
-        await acme.messages.search("a", limit=5, session_id=uuid_of("nobody"))
+        await acme.messages.search("a", limit=5, session_id=uuid_of("unknown"))
 
 
 @contract()
-async def all_that_was_said_can_be_found_and_nothing_else(world: World) -> None:
+async def only_the_text_of_a_conversation_is_searchable(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(metadata={"note": "sessionnote"})
     use = {
@@ -221,7 +221,7 @@ async def all_that_was_said_can_be_found_and_nothing_else(world: World) -> None:
     event = {"type": "event", "id": "iota", "parts": [{"text": "kappa", "n": 7}, None], "author": "lambda"}
     await acme.messages.append(session.id, kind="adk.event", content=event)
     await acme.messages.append(session.id, kind="bare", content="omega")
-    said = (
+    searchable = (
         "alpha",
         "beta",
         "gamma",
@@ -234,36 +234,37 @@ async def all_that_was_said_can_be_found_and_nothing_else(world: World) -> None:
         '"web search"',
         "web_search",
     )
-    for word in said:
+    for word in searchable:
         assert len(await acme.messages.search(word)) == 1, word
     unsaid = ("delta", "zeta", "iota", "call_one", "metanote", "sessionnote", "text", "event", "base64", "assistant")
     for word in unsaid:
         assert await acme.messages.search(word) == [], word
-    assert await acme.messages.search('"theta web"') == [], "a phrase does not reach from one text into the next"
+    assert await acme.messages.search('"theta web"') == [], "a phrase does not match across two texts"
     assert len(await acme.messages.search("theta web")) == 1
 
 
 @contract()
-async def a_search_sees_all_that_was_appended_before_it(world: World) -> None:
+async def a_search_finds_everything_appended_before_it(world: World) -> None:
     acme = world.tenant()
-    sessions = [await told(acme, f"first of {number}") for number in range(4)]
+    sessions = [await session_with(acme, f"first of {number}") for number in range(4)]
     assert len(await acme.messages.search("first")) == 4
     for number, session in enumerate(sessions):
         await acme.messages.append(session.id, role="user", content=f"then of {number}")
         assert len(await acme.messages.search("then")) == number + 1
     assert await acme.messages.search("later") == []
-    await told(acme, *(f"later {number}" for number in range(1_200)))
+    await session_with(acme, *(f"later {number}" for number in range(1_200)))
     page, seen = await acme.messages.search("later", limit=1_000), 1_000
     assert len(page) == seen
     assert page.complete
     assert len(await acme.messages.search("later", limit=1_000, cursor=page.next)) == 200
-    assert await found(acme, "later 1199") == ["later 1199"]
+    assert await matching_texts(acme, "later 1199") == ["later 1199"]
 
 
 @contract(limits=Limits(search_tail=10))
-async def a_search_says_whether_everything_was_searched(world: World) -> None:
+async def a_search_reports_whether_everything_was_searched(world: World) -> None:
     acme = world.tenant()
-    few, many = await told(acme, "word"), await told(acme, *(f"word {number}" for number in range(BATCH_MESSAGES + 50)))
+    few = await session_with(acme, "word")
+    many = await session_with(acme, *(f"word {number}" for number in range(BATCH_MESSAGES + 50)))
     page = await acme.messages.search("word", limit=1_000)
     assert not page.complete
     assert page.sessions_behind > 0
@@ -276,38 +277,38 @@ async def a_search_says_whether_everything_was_searched(world: World) -> None:
 
 
 @contract()
-async def a_search_is_narrowed_to_a_session_a_user_or_an_agent(world: World) -> None:
+async def a_search_can_be_limited_to_a_session_a_user_or_an_agent(world: World) -> None:
     acme = world.tenant()
-    ada = await told(acme, "word of ada", user="ada", agent="helper")
-    grace = await told(acme, "word of grace", user="grace", agent="helper")
-    await told(acme, "word of nobody")
-    assert await found(acme, "word") == ["word of ada", "word of grace", "word of nobody"]
-    assert await found(acme, "word", session_id=ada.id) == ["word of ada"]
-    assert await found(acme, "word", session_id=ada.id.upper(), user="ada") == ["word of ada"]
-    assert await found(acme, "word", session_id=ada.id, user="grace") == []
-    assert await found(acme, "word", user="grace") == ["word of grace"]
-    assert await found(acme, "word", agent="helper") == ["word of ada", "word of grace"]
-    assert await found(acme, "word", agent="helper", user="absent") == []
+    ada = await session_with(acme, "word of ada", user="ada", agent="helper")
+    grace = await session_with(acme, "word of grace", user="grace", agent="helper")
+    await session_with(acme, "word without user")
+    assert await matching_texts(acme, "word") == ["word of ada", "word of grace", "word without user"]
+    assert await matching_texts(acme, "word", session_id=ada.id) == ["word of ada"]
+    assert await matching_texts(acme, "word", session_id=ada.id.upper(), user="ada") == ["word of ada"]
+    assert await matching_texts(acme, "word", session_id=ada.id, user="grace") == []
+    assert await matching_texts(acme, "word", user="grace") == ["word of grace"]
+    assert await matching_texts(acme, "word", agent="helper") == ["word of ada", "word of grace"]
+    assert await matching_texts(acme, "word", agent="helper", user="absent") == []
     await acme.sessions.update(grace.id, agent="other")
-    assert await found(acme, "word", agent="helper") == ["word of ada"]
+    assert await matching_texts(acme, "word", agent="helper") == ["word of ada"]
 
 
 @contract()
 async def the_newest_comes_first_and_pages_neither_repeat_nor_skip(world: World) -> None:
     acme = world.tenant()
     sessions = [await acme.sessions.create() for _ in range(3)]
-    made: list[str] = []
+    created: list[str] = []
     for number in range(30):
         if number % 4:
             world.clock.advance(0.5)
         session = sessions[number % 3 if number % 4 else 0]
-        made.append((await acme.messages.append(session.id, role="user", content=f"page {number}")).id)
+        created.append((await acme.messages.append(session.id, role="user", content=f"page {number}")).id)
     whole = await acme.messages.search("page", limit=100)
     assert whole.next is None
     times = [hit.message.created_at for hit in whole]
     assert times == sorted(times, reverse=True)
-    for each in sessions:
-        own = [hit.message.seq for hit in whole if hit.session_id == each.id]
+    for session in sessions:
+        own = [hit.message.seq for hit in whole if hit.session_id == session.id]
         assert own == sorted(own, reverse=True), "within a session the order is that of the log"
     pages: list[SearchHit] = []
     cursor: str | None = None
@@ -315,23 +316,23 @@ async def the_newest_comes_first_and_pages_neither_repeat_nor_skip(world: World)
         page = await acme.messages.search("page", limit=7, cursor=cursor)
         pages += page
         world.clock.advance(1)
-        # What is appended meanwhile is newer than the page and moves nothing.
+        # Messages appended in between are newer than the page and do not shift it.
         await acme.messages.append(sessions[0].id, role="user", content="page, later")
         if page.next is None:
             break
         cursor = page.next
     assert [hit.message.id for hit in pages] == [hit.message.id for hit in whole]
-    assert {hit.message.id for hit in pages} == set(made)
+    assert {hit.message.id for hit in pages} == set(created)
 
 
 @contract()
-async def a_message_that_only_mentions_a_word_comes_after_those_about_it(world: World) -> None:
+async def messages_that_mention_a_word_in_passing_come_last(world: World) -> None:
     acme = world.tenant()
     short, dump = "about zebras", "x " * 900 + "zebras " + "y " * 900
     about = "zebras " * 20 + "z " * 900
-    await told(acme, short, about)
+    await session_with(acme, short, about)
     world.clock.advance(60)
-    await told(acme, dump)
+    await session_with(acme, dump)
     hits = await acme.messages.search("zebras")
     assert [hit.score for hit in hits] == [1.0, 1.0, 0.5]
     assert hits[2].snippet == "…" + "x " * 19 + "**zebras** " + "y " * 56 + "y…"
@@ -343,84 +344,84 @@ async def a_message_that_only_mentions_a_word_comes_after_those_about_it(world: 
 
 
 @contract()
-async def what_is_changed_is_found_by_what_it_says_now(world: World) -> None:
+async def a_changed_message_is_found_by_its_new_text(world: World) -> None:
     acme = world.tenant()
-    session = await told(acme, "one", "two", "three")
+    session = await session_with(acme, "one", "two", "three")
     ids = [message.id for message in await acme.messages.list(session.id)]
     assert len(await acme.messages.search("two")) == 1
     await acme.messages.update(ids[1], content="secondly")
     await acme.messages.update(ids[2], metadata={"n": 1})
     assert await acme.messages.search("two") == []
-    assert await found(acme, "secondly") == ["secondly"]
+    assert await matching_texts(acme, "secondly") == ["secondly"]
     await acme.messages.update(ids[1], content="at last")
-    assert await found(acme, "last") == ["at last"]
+    assert await matching_texts(acme, "last") == ["at last"]
     assert await acme.messages.search("secondly") == []
     await acme.messages.append(session.id, role="user", content="four")
-    assert await found(acme, "four") == ["four"]
-    assert await found(acme, "three") == ["three"]
+    assert await matching_texts(acme, "four") == ["four"]
+    assert await matching_texts(acme, "three") == ["three"]
 
 
 @contract()
-async def what_is_deleted_is_not_found(world: World) -> None:
+async def deleted_messages_are_not_found(world: World) -> None:
     acme = world.tenant()
-    session = await told(acme, "keep this", "lose this", "never searched")
+    session = await session_with(acme, "keep this", "lose this", "never searched")
     lost = (await acme.messages.list(session.id))[1]
-    assert await found(acme, "this") == ["keep this", "lose this"]
+    assert await matching_texts(acme, "this") == ["keep this", "lose this"]
     assert await acme.messages.delete(session.id, [lost.id]) == 1
-    assert await found(acme, "this") == ["keep this"]
+    assert await matching_texts(acme, "this") == ["keep this"]
     again = await acme.messages.append(session.id, role="user", content="back as this", id=lost.id)
     assert again.seq == 4
-    assert await found(acme, "this") == ["back as this", "keep this"]
-    other = await told(acme, "this was purged")
+    assert await matching_texts(acme, "this") == ["back as this", "keep this"]
+    other = await session_with(acme, "this was purged")
     assert len(await acme.messages.search("this")) == 3
     await acme.sessions.purge(other.id)
-    assert await found(acme, "purged") == []
+    assert await matching_texts(acme, "purged") == []
     assert len(await acme.messages.search("this")) == 2
 
 
 @contract()
 async def deleted_sessions_are_not_searched_until_they_are_restored(world: World) -> None:
     acme = world.tenant()
-    one, two = await told(acme, "word one"), await told(acme, "word two")
+    one, two = await session_with(acme, "word one"), await session_with(acme, "word two")
     assert len(await acme.messages.search("word")) == 2
     await acme.messages.append(one.id, role="user", content="word unseen")
     await acme.sessions.delete(one.id)
-    assert await found(acme, "word") == ["word two"]
+    assert await matching_texts(acme, "word") == ["word two"]
     with raises(NotFound):
         await acme.messages.search("word", session_id=one.id)
     await acme.sessions.restore(one.id)
-    assert await found(acme, "word") == ["word one", "word two", "word unseen"]
-    assert await found(acme, "word", session_id=two.id) == ["word two"]
+    assert await matching_texts(acme, "word") == ["word one", "word two", "word unseen"]
+    assert await matching_texts(acme, "word", session_id=two.id) == ["word two"]
 
 
 @contract()
-async def a_search_finds_what_the_branch_shows(world: World) -> None:
+async def a_search_finds_the_messages_of_the_current_branch(world: World) -> None:
     acme = world.tenant()
-    session = await told(acme, "start word", "middle word", "end word")
+    session = await session_with(acme, "start word", "middle word", "end word")
     assert len(await acme.messages.search("word")) == 3
     await acme.branches.rewind(session.id, to=1)
-    assert await found(acme, "word") == ["start word"]
+    assert await matching_texts(acme, "word") == ["start word"]
     await acme.messages.append(session.id, role="user", content="other word")
-    assert await found(acme, "word") == ["other word", "start word"]
-    assert await found(acme, "word", session_id=session.id, limit=1) == ["other word"]
+    assert await matching_texts(acme, "word") == ["other word", "start word"]
+    assert await matching_texts(acme, "word", session_id=session.id, limit=1) == ["other word"]
     await acme.branches.redo(session.id)
-    assert await found(acme, "word") == ["end word", "middle word", "start word"]
+    assert await matching_texts(acme, "word") == ["end word", "middle word", "start word"]
     await acme.messages.append(session.id, role="user", content="last word")
     await acme.branches.switch(session.id, 1)
     await acme.messages.append(session.id, role="user", content="more word")
-    assert await found(acme, "word") == ["more word", "other word", "start word"]
+    assert await matching_texts(acme, "word") == ["more word", "other word", "start word"]
     await acme.branches.switch(session.id, 0)
-    assert await found(acme, "word") == ["end word", "last word", "middle word", "start word"]
+    assert await matching_texts(acme, "word") == ["end word", "last word", "middle word", "start word"]
 
 
 @contract()
-async def a_page_is_filled_past_what_other_branches_say(world: World) -> None:
+async def a_page_is_filled_although_other_branches_match(world: World) -> None:
     acme = world.tenant()
-    await told(acme, "deep word")
+    await session_with(acme, "deep word")
     world.clock.advance(60)
-    session = await told(acme, "first word", *(f"hidden word {number}" for number in range(40)))
+    session = await session_with(acme, "first word", *(f"hidden word {number}" for number in range(40)))
     await acme.branches.rewind(session.id, to=1)
-    assert await found(acme, "word", limit=2) == ["deep word", "first word"]
+    assert await matching_texts(acme, "word", limit=2) == ["deep word", "first word"]
     first = await acme.messages.search("word", limit=1)
     assert [hit.message.content[0]["text"] for hit in first] == ["first word"]
     second = await acme.messages.search("word", limit=1, cursor=first.next)
@@ -428,64 +429,64 @@ async def a_page_is_filled_past_what_other_branches_say(world: World) -> None:
 
 
 @contract()
-async def namesakes_of_two_tenants_are_apart(world: World) -> None:
+async def a_search_never_finds_messages_of_another_tenant(world: World) -> None:
     mine, theirs = world.tenant("acme"), world.tenant("zenith")
     for handle, text in ((mine, "alpha beta"), (theirs, "alpha gamma")):
         await handle.sessions.create(id=uuid_of("s"))
         await handle.messages.append(uuid_of("s"), role="user", content=text, id=uuid_of("m"))
     for _ in range(2):
-        assert await found(mine, "alpha") == ["alpha beta"]
-        assert await found(theirs, "alpha") == ["alpha gamma"]
-        assert await found(mine, "gamma") == []
-        assert await found(theirs, "alpha -beta") == ["alpha gamma"]
+        assert await matching_texts(mine, "alpha") == ["alpha beta"]
+        assert await matching_texts(theirs, "alpha") == ["alpha gamma"]
+        assert await matching_texts(mine, "gamma") == []
+        assert await matching_texts(theirs, "alpha -beta") == ["alpha gamma"]
     await mine.messages.delete(uuid_of("s"), [uuid_of("m")])
-    assert await found(mine, "alpha") == []
-    assert await found(theirs, "alpha") == ["alpha gamma"]
+    assert await matching_texts(mine, "alpha") == []
+    assert await matching_texts(theirs, "alpha") == ["alpha gamma"]
 
 
 @contract("tenants")
-async def a_tenant_that_is_gone_has_left_nothing_to_find(world: World) -> None:
+async def a_deleted_tenant_leaves_nothing_in_the_index(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
-    await told(acme, "shared word")
-    await told(zenith, "shared word")
+    await session_with(acme, "shared word")
+    await session_with(zenith, "shared word")
     assert len(await acme.messages.search("word")) == len(await zenith.messages.search("word")) == 1
     await world.tenants.delete("acme", cascade=True)
     assert await acme.messages.search("word") == []
     assert len(await zenith.messages.search("word")) == 1
-    await told(acme, "another")
+    await session_with(acme, "another")
     assert await acme.messages.search("word") == []
-    assert await found(acme, "another") == ["another"]
+    assert await matching_texts(acme, "another") == ["another"]
 
 
 @contract("joining")
-async def a_search_in_a_transaction_sees_what_was_done_in_it(world: World) -> None:
+async def a_search_in_a_transaction_sees_its_changes(world: World) -> None:
     acme = world.tenant()
-    session = await told(acme, "uncommitted word")
-    assert await found(acme, "word") == ["uncommitted word"]
+    session = await session_with(acme, "uncommitted word")
+    assert await matching_texts(acme, "word") == ["uncommitted word"]
     await world.caller.rollback()
     await world.caller.begin()
-    assert await found(acme, "word") == []
+    assert await matching_texts(acme, "word") == []
     assert await acme.sessions.list() == []
-    session = await told(acme, "committed word")
+    session = await session_with(acme, "committed word")
     await world.caller.commit()
     await world.caller.begin()
-    assert await found(acme, "word") == ["committed word"]
+    assert await matching_texts(acme, "word") == ["committed word"]
     await acme.sessions.purge(session.id)
     await world.caller.commit()
     await world.caller.begin()
-    assert await found(acme, "word") == []
+    assert await matching_texts(acme, "word") == []
 
 
 @contract("concurrency")
-async def searching_and_appending_at_once_loses_and_doubles_nothing(world: World) -> None:
+async def concurrent_searches_and_appends_lose_and_duplicate_nothing(world: World) -> None:
     acme = world.tenant()
-    sessions = [await told(acme, "word, first") for _ in range(4)]
+    sessions = [await session_with(acme, "word, first") for _ in range(4)]
 
     async def append_and_search(number: int) -> bool:
-        made = await acme.messages.append(sessions[number % 4].id, role="user", content=f"word {number}")
-        return made.id in [hit.message.id for hit in await acme.messages.search(f"word {number}")]
+        created = await acme.messages.append(sessions[number % 4].id, role="user", content=f"word {number}")
+        return created.id in [hit.message.id for hit in await acme.messages.search(f"word {number}")]
 
-    done = await world.together(*[partial(append_and_search, number) for number in range(24)])
-    assert done == [True] * 24, done
+    results = await world.together(*[partial(append_and_search, number) for number in range(24)])
+    assert results == [True] * 24, results
     hits = await acme.messages.search("word", limit=100)
     assert len(hits) == len({hit.message.id for hit in hits}) == 28

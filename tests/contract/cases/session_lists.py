@@ -19,7 +19,7 @@ from tests.contract.cases.world import World, flat, raises, raises_kind_of, uuid
 
 
 async def some_sessions(world: World, count: int, *, every_s: float = 1.0) -> list[Session]:
-    """Sessions made one after the other, the newest first."""
+    """Create sessions one after the other; return them newest first."""
     acme = world.tenant()
     sessions: list[Session] = []
     for number in range(count):
@@ -29,7 +29,7 @@ async def some_sessions(world: World, count: int, *, every_s: float = 1.0) -> li
 
 
 async def pages(handle: AsyncTenantHandle, limit: int, **filters: Any) -> list[list[Session]]:
-    """All pages of a list."""
+    """Return all pages of a list."""
     page = await handle.sessions.list(limit=limit, **filters)
     results = [[*page]]
     while page.next is not None:
@@ -39,14 +39,14 @@ async def pages(handle: AsyncTenantHandle, limit: int, **filters: Any) -> list[l
 
 
 async def keys(handle: AsyncTenantHandle, *where: Filter, **filters: Any) -> set[str]:
-    """The keys of the sessions that match, by ``list``; ``count`` must agree."""
+    """Return the keys of the sessions that ``list`` returns; check that ``count`` agrees."""
     sessions = await handle.sessions.list(where=where, **filters)
     assert await handle.sessions.count(where=where, **filters) == len(sessions)
     return {session.key for session in sessions}
 
 
 @contract()
-async def the_session_used_last_comes_first(world: World) -> None:
+async def sessions_are_listed_most_recently_used_first(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 5)
     assert await acme.sessions.list() == created
@@ -59,14 +59,14 @@ async def the_session_used_last_comes_first(world: World) -> None:
 
 
 @contract()
-async def sessions_used_at_the_same_moment_go_by_id(world: World) -> None:
+async def sessions_used_at_the_same_time_are_sorted_by_id(world: World) -> None:
     created = await some_sessions(world, 6, every_s=0)
     listed = await world.tenant().sessions.list()
     assert [item.id for item in listed] == sorted((session.id for session in created), reverse=True)
 
 
 @contract()
-async def a_clock_that_goes_back_confuses_no_list(world: World) -> None:
+async def lists_are_correct_after_the_clock_goes_back(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 7, every_s=-47)
     expected = sorted(created, key=lambda each: (each.updated_at, each.id), reverse=True)
@@ -90,11 +90,11 @@ async def pages_of_every_size_make_the_whole_list(world: World) -> None:
 
 
 @contract()
-async def pages_are_not_shifted_by_what_happens_between_them(world: World) -> None:
+async def pages_are_not_shifted_by_changes_between_them(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 6)
     first = await acme.sessions.list(limit=2)
-    await some_sessions_more(world, acme)
+    await two_newer_sessions(world, acme)
     await acme.sessions.delete(created[0].id)
     await acme.sessions.purge(created[1].id)
     second = await acme.sessions.list(limit=2, cursor=first.next)
@@ -105,15 +105,15 @@ async def pages_are_not_shifted_by_what_happens_between_them(world: World) -> No
     assert third.next is None
 
 
-async def some_sessions_more(world: World, acme: AsyncTenantHandle) -> None:
-    """Two sessions newer than any other."""
+async def two_newer_sessions(world: World, acme: AsyncTenantHandle) -> None:
+    """Create two sessions newer than any other."""
     for key in ("late 1", "late 2"):
         world.clock.advance(100)
         await acme.sessions.create(key=key)
 
 
 @contract(limits=Limits(page_rows=5, list_rows=6))
-async def a_page_and_a_list_have_their_limits(world: World) -> None:
+async def pages_and_lists_have_limits(world: World) -> None:
     acme = world.tenant()
     await some_sessions(world, 6)
     assert len(await acme.sessions.list()) == 6
@@ -132,7 +132,7 @@ async def a_page_and_a_list_have_their_limits(world: World) -> None:
 
 
 @contract()
-async def only_cursors_of_this_list_are_taken(world: World) -> None:
+async def only_cursors_of_this_list_are_accepted(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 3)
     for seq in range(2):
@@ -158,7 +158,7 @@ async def only_cursors_of_this_list_are_taken(world: World) -> None:
 
 
 @contract()
-async def another_tenants_cursor_shows_nothing_of_that_tenant(world: World) -> None:
+async def a_cursor_of_another_tenant_reveals_nothing_of_it(world: World) -> None:
     await some_sessions(world, 4)
     theirs = (await world.tenant().sessions.list(limit=2)).next
     zenith = world.tenant("zenith")
@@ -168,7 +168,7 @@ async def another_tenants_cursor_shows_nothing_of_that_tenant(world: World) -> N
 
 
 @contract()
-async def deleted_sessions_have_a_list_of_their_own(world: World) -> None:
+async def deleted_sessions_are_listed_separately(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 5)
     for value in (created[1], created[3]):
@@ -212,7 +212,7 @@ async def every_column_can_be_filtered_on(world: World) -> None:
     only_two: Sequence[Filter] = [
         column("id").eq(two.id.upper()),
         column("id").ne(one.id),
-        column("id").is_in([two.id, uuid_of("nobody")]),
+        column("id").is_in([two.id, uuid_of("missing")]),
         column("id").gt(min(one.id, two.id)) if two.id > one.id else column("id").lt(max(one.id, two.id)),
         column("key").eq("beta"),
         column("key").gt("alpha"),
@@ -244,7 +244,7 @@ async def every_column_can_be_filtered_on(world: World) -> None:
 
 
 @contract()
-async def types_count_in_metadata(world: World) -> None:
+async def metadata_values_are_compared_with_their_types(world: World) -> None:
     acme = world.tenant()
     values: dict[str, Any] = {
         "true": True, "false": False, "null": None, "one": 1, "one.0": 1.0, "zero": 0, "text": "1", "empty": "",
@@ -278,7 +278,7 @@ async def types_count_in_metadata(world: World) -> None:
 
 
 @contract()
-async def metadata_keys_mean_nothing_special(world: World) -> None:
+async def metadata_keys_have_no_special_characters(world: World) -> None:
     acme = world.tenant()
     await acme.sessions.create(key="nested", metadata={"a": {"b": [{"c": 1}], "": 1}, "": {"x": 1}})
     for number, text in enumerate(TEXTS):
@@ -294,7 +294,7 @@ async def metadata_keys_mean_nothing_special(world: World) -> None:
 
 
 @contract()
-async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
+async def invalid_filters_are_rejected(world: World) -> None:
     acme = world.tenant()
     await some_sessions(world, 1)
     wrong: list[Any] = [
@@ -359,7 +359,7 @@ async def what_is_not_in_the_filter_language_is_refused(world: World) -> None:
 
 
 @contract(limits=Limits(filters=4, filter_values=5))
-async def filters_have_their_limits(world: World) -> None:
+async def filters_have_limits(world: World) -> None:
     acme = world.tenant()
     await some_sessions(world, 3)
     assert await keys(acme, *[column("key").ne("k1")] * 4) == {"k0", "k2"}
@@ -374,7 +374,7 @@ async def filters_have_their_limits(world: World) -> None:
 
 
 @contract()
-async def as_many_filters_as_the_defaults_allow_are_answered(world: World) -> None:
+async def the_default_maximum_of_filters_is_supported(world: World) -> None:
     acme = world.tenant()
     await some_sessions(world, 3)
     most = world.limits

@@ -1,4 +1,4 @@
-"""Removing what is old: sessions by when they were last used, originals and deleted messages by when they were put away."""
+"""Pruning: sessions by their last use, originals and deleted messages by the time they were archived."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.stores.conversation.pruning import PrunedSessions
-from tests.contract.cases.compactions import LONG, POLICY, shown, told
-from tests.contract.cases.runs import claimed
+from tests.contract.cases.compactions import LONG, POLICY, session_with, shown_messages
+from tests.contract.cases.runs import claim_run
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 
@@ -16,16 +16,16 @@ DAY = timedelta(days=1)
 
 
 @contract()
-async def sessions_go_when_they_were_not_used_for_so_long_deleted_or_not(world: World) -> None:
+async def idle_sessions_are_pruned_live_or_deleted(world: World) -> None:
     acme, other = world.tenant(), world.tenant("globex")
-    old, removed = [(await told(acme, "a", "b"))[0] for _ in range(2)]
-    theirs, _ = await told(other, "x")
+    old, removed = [(await session_with(acme, "a", "b"))[0] for _ in range(2)]
+    theirs, _ = await session_with(other, "x")
     await acme.sessions.delete(removed.id)
-    used, _ = await told(acme, "c")
+    used, _ = await session_with(acme, "c")
     world.clock.advance(30 * 86_400)
     await acme.messages.append(used.id, role="user", content="still here")
-    new, _ = await told(acme, "d")
-    assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(), "not longer than that"
+    new, _ = await session_with(acme, "d")
+    assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(), "not idle for longer than the age"
     world.clock.advance(1)
     assert await acme.sessions.prune(idle=30 * DAY) == PrunedSessions(sessions=2)
     for value in (old, removed):
@@ -38,11 +38,11 @@ async def sessions_go_when_they_were_not_used_for_so_long_deleted_or_not(world: 
 
 
 @contract()
-async def pruning_goes_on_where_it_was_left(world: World) -> None:
+async def pruning_continues_after_a_limit(world: World) -> None:
     acme = world.tenant()
     for number in range(7):
         world.clock.advance(60 * (number % 3))
-        session, _ = await told(acme, "a")
+        session, _ = await session_with(acme, "a")
         if number % 2:
             await acme.sessions.delete(session.id)
     world.clock.advance(3_600)
@@ -58,12 +58,12 @@ async def pruning_goes_on_where_it_was_left(world: World) -> None:
 
 
 @contract()
-async def what_is_held_or_in_use_is_not_pruned(world: World) -> None:
+async def sessions_with_a_hold_or_in_use_are_not_pruned(world: World) -> None:
     acme = world.tenant()
-    held, _ = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    held, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(held.id, POLICY, summary="s")
-    run = await claimed(acme)
-    loose, _ = await told(acme, "a")
+    run = await claim_run(acme)
+    loose, _ = await session_with(acme, "a")
     await acme.retention.hold(session_id=held.id, reason="a lawsuit")
     world.clock.advance(86_400)
     assert await acme.sessions.prune(idle=timedelta(hours=1), archives=timedelta(hours=1)) == PrunedSessions(
@@ -76,21 +76,21 @@ async def what_is_held_or_in_use_is_not_pruned(world: World) -> None:
 
 
 @contract()
-async def originals_and_deleted_messages_go_and_the_event_stays(world: World) -> None:
+async def originals_and_deleted_messages_are_pruned_but_not_the_event(world: World) -> None:
     acme = world.tenant()
-    session, created = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    session, created = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
     await acme.messages.delete(session.id, [created[4].id])
     world.clock.advance(86_400)
-    fresh, _ = await told(acme, LONG, LONG, LONG, "x", "y", token_count=100)
+    fresh, _ = await session_with(acme, LONG, LONG, LONG, "x", "y", token_count=100)
     kept = await acme.compactions.compact(fresh.id, POLICY, summary="s")
-    existing = await shown(acme, session)
+    existing = await shown_messages(acme, session)
     pruned = await acme.sessions.prune(archives=timedelta(hours=1), limit=2)
     assert (pruned.originals + pruned.deleted_messages, pruned.more) == (2, True)
     rest = await acme.sessions.prune(archives=timedelta(hours=1))
     assert pruned.originals + rest.originals == event.messages_removed
     assert (pruned.deleted_messages + rest.deleted_messages, rest.more) == (1, False)
-    assert await shown(acme, session) == existing
+    assert await shown_messages(acme, session) == existing
     assert await acme.messages.deleted(session.id) == []
     assert await acme.compactions.get(event.id) == event, "the event is kept for audit"
     with raises(Conflict, saying=event.id):
@@ -99,7 +99,7 @@ async def originals_and_deleted_messages_go_and_the_event_stays(world: World) ->
 
 
 @contract()
-async def an_age_that_is_none_is_refused(world: World) -> None:
+async def an_invalid_age_is_rejected(world: World) -> None:
     acme = world.tenant()
     wrong: list[dict[str, Any]] = [
         {},

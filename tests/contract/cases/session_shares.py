@@ -1,4 +1,4 @@
-"""Links to sessions: whoever has the token may in, as long as the session is there."""
+"""Links to sessions: the token gives access as long as the session is live."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _a_link_leads_to_its_session(world: World, name: str) -> None:
     assert await shares.list(session.id) == [open_one]
 
 
-async def _who_has_used_a_link_is_known(world: World, name: str) -> None:
+async def _uses_of_a_link_are_recorded(world: World, name: str) -> None:
     tenant = world.tenant(name)
     shares = tenant.session_shares
     first, second = [await tenant.sessions.create(key=key, user="ada") for key in ("s", "t")]
@@ -41,18 +41,18 @@ async def _who_has_used_a_link_is_known(world: World, name: str) -> None:
     two = await shares.create(second.id, token=TOKEN + "2")
     assert await shares.used_by("bob") == []
     assert await shares.use(TOKEN, user="bob") == one
-    assert await shares.use(TOKEN, user="bob") == one, "as often as they like"
+    assert await shares.use(TOKEN, user="bob") == one, "repeated uses are allowed"
     await shares.use(TOKEN + "2", user="bob")
     assert await shares.used_by("bob") == [two, one]
     assert await shares.used_by("eve") == []
     with raises(NotFound, noun="link"):
         await shares.use("absent", user="bob")
-    assert await shares.delete(second.id, token=TOKEN) is False, "the link of another session"
+    assert await shares.delete(second.id, token=TOKEN) is False, "a link of another session"
     assert await shares.delete(first.id, token=TOKEN) is True
     assert await shares.used_by("bob") == [two]
 
 
-async def _a_link_leads_nowhere_while_its_session_is_deleted(world: World, name: str) -> None:
+async def _a_link_grants_nothing_while_its_session_is_deleted(world: World, name: str) -> None:
     tenant = world.tenant(name)
     shares = tenant.session_shares
     session = await tenant.sessions.create(key="s")
@@ -67,7 +67,7 @@ async def _a_link_leads_nowhere_while_its_session_is_deleted(world: World, name:
     with raises(NotFound, noun="session"):
         await shares.create(session.id, token=TOKEN + "2")
     await tenant.sessions.create(key="s")
-    assert await shares.find(TOKEN) is None, "another session of that key is another session"
+    assert await shares.find(TOKEN) is None, "another session with that key has no links"
     await tenant.sessions.purge((await tenant.sessions.find("s")).id)  # type: ignore[union-attr]
     await tenant.sessions.restore(session.id)
     assert await shares.find(TOKEN) == created
@@ -94,12 +94,12 @@ async def _a_link_grants_nothing_after_it_has_expired(world: World, name: str) -
     with raises(NotFound, noun="link"):
         await shares.use(TOKEN, user="bob")
     again = await shares.create(session.id, token=TOKEN)
-    assert await shares.used_by("bob") == [stays], "who used the link that has expired has not used this one"
+    assert await shares.used_by("bob") == [stays], "uses of the expired link are not uses of this one"
     assert await shares.delete(session.id, number=again.number) is True
     assert await shares.delete(session.id, number=again.number) is False
 
 
-async def _a_token_is_shown_only_where_that_was_asked_for(world: World, name: str) -> None:
+async def _a_token_is_shown_only_with_shows_token(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="s")
     hidden = await tenant.session_shares.create(session.id, token=TOKEN)
@@ -108,7 +108,7 @@ async def _a_token_is_shown_only_where_that_was_asked_for(world: World, name: st
     assert await tenant.session_shares.list(session.id) == [hidden, share]
 
 
-async def _what_is_no_link_is_refused(world: World, name: str) -> None:
+async def _invalid_links_are_rejected(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="s")
     bad: Any
@@ -123,18 +123,18 @@ async def _what_is_no_link_is_refused(world: World, name: str) -> None:
         with raises(InvalidInput, field="token"):
             await tenant.session_shares.delete(session.id, **both)  # type: ignore[arg-type]
     with raises(NotFound):
-        await tenant.session_shares.create(uuid_of("nobody"), token=TOKEN)
+        await tenant.session_shares.create(uuid_of("missing"), token=TOKEN)
     assert await tenant.session_shares.list(session.id) == []
 
 
 @contract()
-async def links_are_made_used_and_removed_and_live_with_their_session(world: World) -> None:
+async def links_are_created_used_and_deleted_with_their_session(world: World) -> None:
     for part in (
         _a_link_leads_to_its_session,
-        _who_has_used_a_link_is_known,
+        _uses_of_a_link_are_recorded,
         _a_link_grants_nothing_after_it_has_expired,
-        _a_token_is_shown_only_where_that_was_asked_for,
-        _what_is_no_link_is_refused,
-        _a_link_leads_nowhere_while_its_session_is_deleted,
+        _a_token_is_shown_only_with_shows_token,
+        _invalid_links_are_rejected,
+        _a_link_grants_nothing_while_its_session_is_deleted,
     ):
         await part(world, part.__name__)

@@ -1,4 +1,4 @@
-"""Sessions: making, finding, changing, deleting."""
+"""Sessions: creating, finding, changing, deleting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD_IDS: tuple[Any, ...] = ("", "42", "not-a-uuid", "x" * 36, None, 7, uuid_of("
 
 
 @contract()
-async def a_new_session_is_what_was_asked_for(world: World) -> None:
+async def create_stores_the_given_fields(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(key="support:42", agent="helper", user="ada", metadata={"plan": "pro"})
     assert (created.key, created.agent, created.user, created.metadata) == (
@@ -37,7 +37,7 @@ async def a_new_session_is_what_was_asked_for(world: World) -> None:
 
 
 @contract()
-async def without_arguments_a_session_is_its_own_key(world: World) -> None:
+async def without_a_key_the_id_is_the_key(world: World) -> None:
     acme = world.tenant()
     one, other = await acme.sessions.create(), await acme.sessions.create()
     assert (one.key, one.user, one.agent, one.metadata) == (one.id, "", "", {})
@@ -47,7 +47,7 @@ async def without_arguments_a_session_is_its_own_key(world: World) -> None:
 
 
 @contract()
-async def creating_again_with_the_same_id_returns_the_first(world: World) -> None:
+async def a_repeated_create_with_the_same_id_returns_the_first_session(world: World) -> None:
     acme, id = world.tenant(), uuid_of("mine")
     first = await acme.sessions.create(id=id, key="k", user="u", agent="a", metadata={"n": 1})
     world.clock.advance(60)
@@ -58,7 +58,7 @@ async def creating_again_with_the_same_id_returns_the_first(world: World) -> Non
 
 
 @contract()
-async def an_id_with_another_meaning_is_a_conflict(world: World) -> None:
+async def an_id_with_other_arguments_is_a_conflict(world: World) -> None:
     acme, id = world.tenant(), uuid_of("mine")
     await acme.sessions.create(id=id, key="k", user="u", agent="a")
     before = await everything(acme)
@@ -79,7 +79,7 @@ async def an_id_with_another_meaning_is_a_conflict(world: World) -> None:
 
 
 @contract()
-async def a_key_belongs_to_one_live_session_of_a_user(world: World) -> None:
+async def a_user_has_one_live_session_per_key(world: World) -> None:
     acme = world.tenant()
     await acme.sessions.create(key="k", user="ada")
     before = await everything(acme)
@@ -99,7 +99,7 @@ async def a_key_belongs_to_one_live_session_of_a_user(world: World) -> None:
 
 
 @contract()
-async def names_are_text_and_not_empty(world: World) -> None:
+async def names_must_be_text_and_not_empty(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = ["", 7, b"bytes", ["list"], True]
     for value in wrong:
@@ -119,7 +119,7 @@ async def names_are_text_and_not_empty(world: World) -> None:
 
 
 @contract(limits=Limits(key_bytes=20, name_bytes=12, tenant_bytes=9))
-async def names_may_be_as_long_as_the_limit_and_no_longer(world: World) -> None:
+async def names_may_be_as_long_as_the_limit(world: World) -> None:
     acme = world.tenant()
     for fill in ("x", "é", "漢", "\U0001f600"):
         size = len(fill.encode())
@@ -139,8 +139,8 @@ async def names_may_be_as_long_as_the_limit_and_no_longer(world: World) -> None:
 
 
 @contract()
-async def the_longest_names_allowed_by_default_fit_into_every_index(world: World) -> None:
-    # Not one letter repeated: an engine that compresses would let that pass and refuse real text.
+async def the_longest_default_names_fit_into_every_index(world: World) -> None:
+    # Not one letter repeated: an engine that compresses would accept that and reject real text.
     letters = "".join(chr(0x4E00 + (i * 2_654_435_761 >> 7) % 20_000) for i in range(400))
     acme = world.tenant(letters[:85])
     created = await acme.sessions.create(key=letters[100:266], user=letters[5:90], agent=letters[300:385])
@@ -149,7 +149,7 @@ async def the_longest_names_allowed_by_default_fit_into_every_index(world: World
 
 
 @contract()
-async def metadata_is_an_object_with_text_for_keys(world: World) -> None:
+async def metadata_must_be_an_object_with_text_keys(world: World) -> None:
     acme = world.tenant()
     wrong: list[Any] = [["a"], "text", 7, True, {1: 2}, {None: 1}, [("a", 1)]]
     for value in wrong:
@@ -182,7 +182,7 @@ async def metadata_may_be_as_large_and_deep_as_the_limits(world: World) -> None:
 
 
 @contract()
-async def upsert_makes_what_is_not_there_and_keeps_what_is_not_given(world: World) -> None:
+async def upsert_creates_a_missing_session_and_keeps_fields_that_are_not_given(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.upsert("k", user="ada", agent="a", metadata={"n": 1})
     assert (created.key, created.user, created.agent, created.metadata) == ("k", "ada", "a", {"n": 1})
@@ -198,7 +198,7 @@ async def upsert_makes_what_is_not_there_and_keeps_what_is_not_given(world: Worl
 
 
 @contract()
-async def upsert_goes_by_key_and_user_among_live_sessions(world: World) -> None:
+async def upsert_finds_the_live_session_by_key_and_user(world: World) -> None:
     acme = world.tenant()
     first = await acme.sessions.upsert("k", user="ada")
     assert (await acme.sessions.upsert("k", user="bob")).id != first.id
@@ -217,20 +217,20 @@ async def upsert_goes_by_key_and_user_among_live_sessions(world: World) -> None:
 
 
 @contract()
-async def get_finds_exactly_that_session(world: World) -> None:
+async def get_returns_exactly_that_session(world: World) -> None:
     acme = world.tenant()
     sessions = [await acme.sessions.create(key=f"k{n}") for n in range(3)]
     assert [await acme.sessions.get(session.id) for session in sessions] == sessions
     assert await acme.sessions.get(sessions[0].id.upper()) == sessions[0]
-    with raises(NotFound, saying=uuid_of("nobody")):
-        await acme.sessions.get(uuid_of("nobody"))
+    with raises(NotFound, saying=uuid_of("missing")):
+        await acme.sessions.get(uuid_of("missing"))
     for bad in BAD_IDS:
         with raises(InvalidInput, saying="UUID"):
             await acme.sessions.get(bad)
 
 
 @contract()
-async def find_goes_by_the_whole_key(world: World) -> None:
+async def find_compares_the_whole_key(world: World) -> None:
     acme = world.tenant()
     keys = ["k", "K", "k ", " k", "kk", "k%", "é", "e\u0301", "\U0001f600"]
     created = {key: await acme.sessions.create(key=key, user="ada") for key in keys}
@@ -243,7 +243,7 @@ async def find_goes_by_the_whole_key(world: World) -> None:
 
 
 @contract()
-async def a_key_in_its_parts_is_as_good_as_its_text(world: World) -> None:
+async def a_session_key_object_equals_its_text(world: World) -> None:
     acme = world.tenant()
     key = SessionKey.direct(agent="helper", channel="telegram", peer="5511:9@s.whatsapp.net")
     created = await acme.sessions.create(key=key)
@@ -257,7 +257,7 @@ async def a_key_in_its_parts_is_as_good_as_its_text(world: World) -> None:
 
 
 @contract()
-async def find_without_a_user_needs_a_key_that_is_enough(world: World) -> None:
+async def find_without_a_user_needs_a_key_of_one_user(world: World) -> None:
     acme = world.tenant()
     ada = await acme.sessions.create(key="k", user="ada")
     bob = await acme.sessions.create(key="k", user="bob")
@@ -270,7 +270,7 @@ async def find_without_a_user_needs_a_key_that_is_enough(world: World) -> None:
 
 
 @contract()
-async def update_changes_what_is_given_and_nothing_else(world: World) -> None:
+async def update_changes_only_the_given_fields(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(key="k", user="ada", agent="a", metadata={"n": 1, "m": 2})
     await acme.messages.append(created.id, role="user", content="hi", token_count=3)
@@ -288,15 +288,15 @@ async def update_changes_what_is_given_and_nothing_else(world: World) -> None:
 
 
 @contract()
-async def update_refuses_what_it_cannot_store(world: World) -> None:
+async def update_rejects_invalid_values(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(key="k")
     with raises(InvalidInput):
         await acme.sessions.update(created.id, agent="")
     with raises(InvalidText):
         await acme.sessions.update(created.id, metadata={"v": float("nan")})
-    with raises(NotFound, saying=uuid_of("nobody")):
-        await acme.sessions.update(uuid_of("nobody"), agent="a")
+    with raises(NotFound, saying=uuid_of("missing")):
+        await acme.sessions.update(uuid_of("missing"), agent="a")
     for bad in BAD_IDS:
         with raises(InvalidInput, saying="UUID"):
             await acme.sessions.update(bad, agent="a")
@@ -305,7 +305,7 @@ async def update_refuses_what_it_cannot_store(world: World) -> None:
 
 @contract()
 async def an_expected_session_makes_update_a_compare_and_set(world: World) -> None:
-    # The clock stands still throughout: what was changed is told apart by what it is, not by when.
+    # The clock stands still: changes are detected by content, not by time.
     acme = world.tenant()
     first = await acme.sessions.create(key="k", metadata={"n": 1})
     second = await acme.sessions.update(first.id, metadata={"n": 2}, expected=first)
@@ -337,7 +337,7 @@ async def an_expected_session_makes_delete_a_compare_and_set(world: World) -> No
 
 
 @contract()
-async def delete_hides_a_session_and_everything_below_it(world: World) -> None:
+async def delete_hides_a_session_and_all_of_its_rows(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(key="k", user="ada")
     message = await acme.messages.append(created.id, role="user", content="hidden")
@@ -356,7 +356,7 @@ async def delete_hides_a_session_and_everything_below_it(world: World) -> None:
 
 
 @contract()
-async def nothing_can_be_done_with_a_deleted_session(world: World) -> None:
+async def a_deleted_session_cannot_be_used(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(key="k")
     message = await acme.messages.append(created.id, role="user", content="hidden")
@@ -381,18 +381,18 @@ async def nothing_can_be_done_with_a_deleted_session(world: World) -> None:
 
 
 @contract()
-async def what_is_not_there_cannot_be_deleted_restored_or_purged(world: World) -> None:
+async def a_missing_session_cannot_be_deleted_restored_or_purged(world: World) -> None:
     acme = world.tenant()
     for call in (acme.sessions.delete, acme.sessions.restore, acme.sessions.purge):
-        with raises(NotFound, saying=uuid_of("nobody")):
-            await call(uuid_of("nobody"))
+        with raises(NotFound, saying=uuid_of("missing")):
+            await call(uuid_of("missing"))
         for bad in BAD_IDS:
             with raises(InvalidInput, saying="UUID"):
                 await call(bad)
 
 
 @contract()
-async def restore_brings_everything_back_as_it_was(world: World) -> None:
+async def restore_restores_everything_unchanged(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(key="k", user="ada", metadata={"n": 1})
     await acme.messages.append(created.id, role="user", content="one", token_count=4)
@@ -409,7 +409,7 @@ async def restore_brings_everything_back_as_it_was(world: World) -> None:
 
 
 @contract()
-async def a_key_taken_meanwhile_cannot_be_restored(world: World) -> None:
+async def a_session_whose_key_was_taken_cannot_be_restored(world: World) -> None:
     acme = world.tenant()
     old = await acme.sessions.create(key="k", user="ada")
     await acme.messages.append(old.id, role="user", content="old")
@@ -426,7 +426,7 @@ async def a_key_taken_meanwhile_cannot_be_restored(world: World) -> None:
 
 
 @contract()
-async def a_key_can_be_used_again_and_again(world: World) -> None:
+async def a_key_can_be_reused_after_each_deletion(world: World) -> None:
     acme = world.tenant()
     ids = []
     for generation in range(4):
@@ -441,7 +441,7 @@ async def a_key_can_be_used_again_and_again(world: World) -> None:
 
 
 @contract()
-async def purge_removes_for_good(world: World) -> None:
+async def purge_removes_permanently(world: World) -> None:
     acme = world.tenant()
     created = await acme.sessions.create(id=uuid_of("s"), key="k")
     await acme.messages.append(created.id, role="user", content="gone", id=uuid_of("m"))
@@ -474,7 +474,7 @@ async def a_deleted_session_can_be_purged(world: World) -> None:
 
 
 @contract()
-async def tenants_do_not_meet(world: World) -> None:
+async def tenants_do_not_see_each_others_sessions(world: World) -> None:
     acme, zenith = world.tenant("acme"), world.tenant("zenith")
     theirs = await zenith.sessions.create(id=uuid_of("s"), key="k", user="ada", metadata={"n": 1})
     await zenith.messages.append(theirs.id, role="user", content="theirs", id=uuid_of("m"))

@@ -1,4 +1,4 @@
-"""Keys that several sessions of a user share, and which of them a key stands for."""
+"""Keys that several sessions of a user share, and the session that each key finds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def several_sessions_share_a_key_and_find_returns_the_newest(world: World)
 
 
 @contract()
-async def a_session_with_the_key_to_itself_goes_before_those_that_share_it(world: World) -> None:
+async def a_session_with_an_exclusive_key_is_found_before_those_that_share_it(world: World) -> None:
     acme = world.tenant()
     shared = await acme.sessions.create(key="k", user="ada", unique=False)
     own = await acme.sessions.upsert("k", user="ada")
@@ -45,7 +45,7 @@ async def a_session_with_the_key_to_itself_goes_before_those_that_share_it(world
 
 
 @contract()
-async def a_repeated_create_must_agree_about_sharing_the_key(world: World) -> None:
+async def a_repeated_create_must_have_the_same_unique_argument(world: World) -> None:
     acme, id = world.tenant(), uuid_of("mine")
     first = await acme.sessions.create(key="k", id=id, unique=False)
     assert await acme.sessions.create(key="k", id=id, unique=False) == first

@@ -1,4 +1,4 @@
-"""Snapshots: a tree is captured, looked at and removed, whichever engine keeps it."""
+"""Snapshots: a directory is captured, read and removed, on any engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.cases.world import World, raises, uuid_of
 
 _PACKAGE = Path(holdfast.__file__).parent
 TREE, OTHER = _PACKAGE / "engines" / "sqlite", _PACKAGE / "engines" / "postgres"
-"""Directories that nobody changes."""
+"""Directories that no process changes."""
 
 
 async def started(acme: AsyncTenantHandle) -> str:
@@ -28,21 +28,21 @@ async def taken(acme: AsyncTenantHandle, world: World, run_id: str, tree: Path, 
 
 
 @contract()
-async def a_captured_tree_is_read_as_it_is(world: World) -> None:
+async def a_captured_tree_is_read_back(world: World) -> None:
     acme = world.tenant()
     run_id = await started(acme)
     captured = await acme.workspaces.capture(run_id, TREE, step=1)
     tree = await acme.snapshots.tree(captured.snapshot.id)
-    there = sorted(path.name for path in TREE.iterdir() if path.name != "__pycache__")
-    assert sorted(tree.entries) == there
-    assert captured.snapshot.entry_count == captured.changed == len(there)
-    assert captured.snapshot.tree_bytes == sum((TREE / name).stat().st_size for name in there)
-    for name in there[:3]:
+    existing = sorted(path.name for path in TREE.iterdir() if path.name != "__pycache__")
+    assert sorted(tree.entries) == existing
+    assert captured.snapshot.entry_count == captured.changed == len(existing)
+    assert captured.snapshot.tree_bytes == sum((TREE / name).stat().st_size for name in existing)
+    for name in existing[:3]:
         assert await acme.snapshots.read(captured.snapshot.id, name) == (TREE / name).read_bytes()
     for call in (acme.snapshots.get, acme.snapshots.tree):
         with raises(NotFound):
             await call(uuid_of("nothing"))
-    with raises(NotFound, saying="no file"):
+    with raises(NotFound, saying="does not contain a file"):
         await acme.snapshots.read(captured.snapshot.id, "nothing")
 
 
@@ -69,13 +69,13 @@ async def snapshots_are_listed_from_the_newest_on(world: World) -> None:
 
 
 @contract()
-async def what_others_need_of_a_removed_snapshot_stays(world: World) -> None:
+async def layers_needed_by_others_survive_a_deletion(world: World) -> None:
     acme = world.tenant()
     run_id = await started(acme)
     base = await taken(acme, world, run_id, TREE, 1)
     again = await taken(acme, world, run_id, TREE, 2)
     other = (await acme.workspaces.capture_upper(run_id, OTHER, base=base.id, step=3)).snapshot
-    before = {each.id: await acme.snapshots.tree(each.id) for each in (again, other)}
+    before = {snapshot.id: await acme.snapshots.tree(snapshot.id) for snapshot in (again, other)}
     with raises(InvalidInput, saying="reason"):
         await acme.snapshots.delete([base.id], reason="")
     assert await acme.snapshots.delete([base.id, uuid_of("nothing")], reason="too old") == [base]

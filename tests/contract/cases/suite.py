@@ -1,4 +1,4 @@
-"""Cases, how they are found, and how one is played on a leg."""
+"""The contract suite: its cases, their discovery, and running one of them on a leg."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CAPABILITIES: Mapping[str, str] = {
     "reopening": "data that outlives the handle",
     "joining": "a caller's transaction around everything",
 }
-"""What a case may need and a leg may lack."""
+"""The capabilities that a case may need and a leg may lack."""
 
 
 class Skipped(AssertionError):
-    """A case did not run, although its leg did not declare that it cannot."""
+    """A case did not run, although its leg declares every capability it needs."""
 
 
 class Case(Struct, frozen=True):
-    """One promise."""
+    """One promise of the contract."""
 
     name: str
     promise: Callable[[World], Coroutine[Any, Any, None]]
@@ -43,27 +43,27 @@ class Case(Struct, frozen=True):
 
 
 class Leg(Protocol):
-    """An engine with a driver and a style of calling."""
+    """An engine with a driver and a calling style (sync or async)."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def asynchronous(self) -> bool:
-        """Whether worlds must be entered inside an event loop."""
+        """Whether worlds must be opened inside an event loop."""
 
     @property
     def missing(self) -> Mapping[str, str]:
         """The capabilities this leg lacks, each with the reason."""
 
     def open(self, limits: Limits) -> AbstractAsyncContextManager[World]:
-        """A fresh world. Leaving it checks that nothing is left where nothing may be left."""
+        """Open a fresh world. Leaving it checks that a rolled-back case left no rows."""
 
 
 def contract(
     *needs: str, limits: Limits | None = None
 ) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], Case]:
-    """Make a coroutine a case; ``needs`` names the capabilities it cannot do without."""
+    """Register a coroutine function as a case; ``needs`` names the capabilities it requires."""
     unknown = set(needs) - set(CAPABILITIES)
     if unknown:
         raise ValueError(f"no such capability: {', '.join(unknown)}")
@@ -77,7 +77,7 @@ def contract(
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Every case, found in the modules of this package: a file for a store added later is found without being named."""
+    """Return every case in the modules of this package, so that new modules need no registration."""
     package = import_module(__package__)
     results: list[Case] = []
     for module in iter_modules(package.__path__):
@@ -87,7 +87,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def can(leg: Leg, case: Case) -> bool:
-    """Whether a leg has everything a case needs."""
+    """Return whether a leg has all capabilities that a case needs."""
     return not case.needs & set(leg.missing)
 
 

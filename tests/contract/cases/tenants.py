@@ -1,4 +1,4 @@
-"""Tenants: the list of them, and the walls between them."""
+"""Tenants: their list, and their isolation from each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def names(world: World) -> list[str]:
 
 
 @contract("tenants")
-async def a_new_tenant_is_what_was_asked_for(world: World) -> None:
+async def a_new_tenant_has_the_given_metadata(world: World) -> None:
     before = await names(world)
     made = await world.tenants.create("acme", metadata={"plan": "pro"})
     assert (made.id, made.metadata) == ("acme", {"plan": "pro"})
@@ -32,7 +32,7 @@ async def a_new_tenant_is_what_was_asked_for(world: World) -> None:
 
 
 @contract("tenants")
-async def a_tenant_is_made_once(world: World) -> None:
+async def a_tenant_is_created_once(world: World) -> None:
     made = await world.tenants.create("acme", metadata={"n": 1})
     with raises(AlreadyExists):
         await world.tenants.create("acme", metadata={"n": 2})
@@ -42,12 +42,12 @@ async def a_tenant_is_made_once(world: World) -> None:
 
 
 @contract("tenants")
-async def a_tenant_comes_into_being_with_its_first_session(world: World) -> None:
+async def a_tenant_is_created_by_its_first_session(world: World) -> None:
     before = await names(world)
     acme = world.tenant("acme")
     assert await acme.sessions.list() == []
     with raises(NotFound):
-        await acme.sessions.get(uuid_of("nobody"))
+        await acme.sessions.get(uuid_of("absent"))
     assert await names(world) == before
     await acme.sessions.create()
     made = await world.tenants.get("acme")
@@ -62,7 +62,7 @@ async def a_tenant_comes_into_being_with_its_first_session(world: World) -> None
 
 
 @contract("tenants")
-async def a_tenant_that_was_made_first_keeps_its_metadata(world: World) -> None:
+async def a_registered_tenant_keeps_its_metadata(world: World) -> None:
     made = await world.tenants.create("acme", metadata={"plan": "pro"})
     world.clock.advance(60)
     await world.tenant("acme").sessions.create()
@@ -79,7 +79,7 @@ async def update_replaces_the_metadata(world: World) -> None:
     assert await world.tenants.get("acme") == changed
     assert (await world.tenants.update("acme", metadata={})).metadata == {}
     with raises(NotFound):
-        await world.tenants.update("nobody", metadata={})
+        await world.tenants.update("absent", metadata={})
     with raises(InvalidText):
         await world.tenants.update("acme", metadata={"v": float("nan")})
     wrong: list[Any] = [["x"], "x", 7]
@@ -116,8 +116,8 @@ async def a_tenant_has_its_limits(world: World) -> None:
 @contract("tenants")
 async def an_unknown_tenant_is_not_found(world: World) -> None:
     for call in (world.tenants.get, world.tenants.delete):
-        with raises(NotFound, saying="nobody"):
-            await call("nobody")
+        with raises(NotFound, saying="absent"):
+            await call("absent")
 
 
 @contract("tenants")
@@ -139,12 +139,12 @@ async def pages_of_every_size_make_the_whole_list(world: World) -> None:
     whole = [*await world.tenants.list()]
     for limit in (1, 2, 5, len(whole), len(whole) + 1):
         page = await world.tenants.list(limit=limit)
-        found = [*page]
+        pages = [*page]
         while page.next is not None:
             assert len(page) == limit
             page = await world.tenants.list(limit=limit, cursor=page.next)
-            found += page
-        assert found == whole
+            pages += page
+        assert pages == whole
 
 
 @contract("tenants", limits=Limits(page_rows=3, list_rows=4))
@@ -165,7 +165,7 @@ async def a_page_and_a_list_have_their_limits(world: World) -> None:
 
 
 @contract("tenants")
-async def only_cursors_of_this_list_are_taken(world: World) -> None:
+async def only_cursors_of_this_list_are_accepted(world: World) -> None:
     acme = world.tenant("acme")
     await acme.sessions.create()
     await acme.sessions.create()
@@ -197,13 +197,13 @@ async def a_tenant_with_sessions_is_not_deleted_by_mistake(world: World) -> None
 
 
 @contract("tenants")
-async def whoever_has_the_name_of_a_deleted_tenant_next_finds_nothing_of_it(world: World) -> None:
-    """What may be missed keeps a tenant from being deleted without ``cascade``; what is left then goes with it."""
+async def a_reused_tenant_name_finds_no_old_data(world: World) -> None:
+    """Data worth keeping prevents a deletion without ``cascade``; all other rows are deleted with the tenant."""
     acme = world.tenant("acme")
     keeping: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: acme.checkpoints.put("thread", id="1", state=b"the private state"),
         lambda: acme.flows.save("f", method="m", state={"secret": 1}),
-        lambda: acme.objects.put([b"body"], holder="somebody"),
+        lambda: acme.objects.put([b"body"], holder="another"),
         lambda: acme.agents.create(NewAgent(name="helper")),
     )
     for make in keeping:
@@ -237,4 +237,4 @@ async def cascade_removes_everything_of_that_tenant_and_nothing_else(world: Worl
     again = await acme.sessions.create(key="live", id=uuid_of("gone"))
     assert again.message_count == 0
     with raises(NotFound):
-        await world.tenants.delete("nobody", cascade=True)
+        await world.tenants.delete("absent", cascade=True)

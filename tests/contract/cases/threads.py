@@ -1,4 +1,4 @@
-"""Threads: what is kept under a session's key is deleted, restored and purged with the session."""
+"""Threads: rows stored under a session's key are deleted, restored and purged with the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.cases.world import World, raises
 
 
 async def fill(tenant: AsyncTenantHandle, key: str, user: str, words: str) -> None:
-    """Put something into every store under a key."""
+    """Store a row under a key in every store."""
     place: dict[str, Any] = {"thread_id": thread_of(key), "user": user}
     await tenant.checkpoints.put(thread_of(key), id="1", state=words.encode(), pieces=[b"piece"], user=user)
     await tenant.flows.save("f", method="m", state={"words": words}, **place)
@@ -22,7 +22,7 @@ async def fill(tenant: AsyncTenantHandle, key: str, user: str, words: str) -> No
 
 
 async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | None]:
-    """What each store has under a key."""
+    """Return the rows that each store has under a key."""
     place: dict[str, Any] = {"thread_id": thread_of(key), "user": user}
     checkpoint = await tenant.checkpoints.find(thread_of(key), user=user)
     flow = await tenant.flows.find("f", **place)
@@ -34,7 +34,7 @@ async def kept(tenant: AsyncTenantHandle, key: str, user: str) -> list[str | Non
     ]
 
 
-async def _what_is_under_the_key_of_a_session_lives_with_it(world: World, name: str) -> None:
+async def _rows_under_a_sessions_key_are_hidden_and_restored_with_it(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await fill(tenant, "k", "ada", "first")
@@ -48,7 +48,7 @@ async def _what_is_under_the_key_of_a_session_lives_with_it(world: World, name: 
     assert await kept(tenant, "k", "ada") == ["first"] * 3
     await tenant.sessions.delete(session.id)
     await fill(tenant, "k", "ada", "second")
-    assert await kept(tenant, "k", "ada") == ["second"] * 3, "the key starts afresh"
+    assert await kept(tenant, "k", "ada") == ["second"] * 3, "the key can be used afresh"
     with raises(Conflict, saying="was stored under the key"):
         await tenant.sessions.restore(session.id)
     other = await tenant.sessions.create(key="k", user="ada")
@@ -60,7 +60,7 @@ async def _what_is_under_the_key_of_a_session_lives_with_it(world: World, name: 
     assert await kept(tenant, "k", "ada") == ["second"] * 3
 
 
-async def _a_purged_session_takes_everything_under_its_key_along(world: World, name: str) -> None:
+async def _purging_a_session_removes_the_rows_under_its_key(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await fill(tenant, "k", "ada", "first")
@@ -75,7 +75,7 @@ async def _a_purged_session_takes_everything_under_its_key_along(world: World, n
     assert await tenant.checkpoints.list(user="ada") == []
 
 
-async def _a_thread_of_another_name_is_its_owners_business(world: World, name: str) -> None:
+async def _threads_with_other_names_are_not_touched(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await tenant.flows.save("f", method="m", state={}, thread_id="k", user="ada")
@@ -85,7 +85,7 @@ async def _a_thread_of_another_name_is_its_owners_business(world: World, name: s
     assert await tenant.checkpoints.find("k", user="ada") is not None
 
 
-async def _what_the_service_user_stored_under_the_key_goes_with_the_session(world: World, name: str) -> None:
+async def _rows_of_the_service_user_under_the_key_are_hidden_with_the_session(world: World, name: str) -> None:
     tenant = world.tenant(name)
     session = await tenant.sessions.create(key="k", user="ada")
     await fill(tenant, "k", "ada", "ada's")
@@ -108,13 +108,13 @@ async def _what_the_service_user_stored_under_the_key_goes_with_the_session(worl
     assert await tenant.checkpoints.list(user=SERVICE_USER) == []
 
 
-async def _what_another_session_of_the_key_may_need_stays(world: World, name: str) -> None:
+async def _rows_that_another_session_of_the_key_may_own_stay(world: World, name: str) -> None:
     tenant = world.tenant(name)
     first = await tenant.sessions.create(key="k", user="ada")
     second = await tenant.sessions.create(key="k", user="bob")
-    await fill(tenant, "k", SERVICE_USER, "somebody's")
+    await fill(tenant, "k", SERVICE_USER, "shared")
     await tenant.sessions.delete(first.id)
-    assert await kept(tenant, "k", SERVICE_USER) == ["somebody's"] * 3
+    assert await kept(tenant, "k", SERVICE_USER) == ["shared"] * 3
     await tenant.sessions.delete(second.id)
     assert await kept(tenant, "k", SERVICE_USER) == [None, None]
 
@@ -130,13 +130,13 @@ async def _a_session_that_shares_its_key_owns_nothing_by_name(world: World, name
 
 
 @contract()
-async def what_is_under_the_key_of_a_session_lives_and_goes_with_it(world: World) -> None:
+async def rows_under_a_sessions_key_follow_the_session(world: World) -> None:
     for part in (
-        _what_is_under_the_key_of_a_session_lives_with_it,
-        _a_purged_session_takes_everything_under_its_key_along,
-        _a_thread_of_another_name_is_its_owners_business,
-        _what_the_service_user_stored_under_the_key_goes_with_the_session,
-        _what_another_session_of_the_key_may_need_stays,
+        _rows_under_a_sessions_key_are_hidden_and_restored_with_it,
+        _purging_a_session_removes_the_rows_under_its_key,
+        _threads_with_other_names_are_not_touched,
+        _rows_of_the_service_user_under_the_key_are_hidden_with_the_session,
+        _rows_that_another_session_of_the_key_may_own_stay,
         _a_session_that_shares_its_key_owns_nothing_by_name,
     ):
         await part(world, part.__name__)

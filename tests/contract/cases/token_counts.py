@@ -1,4 +1,4 @@
-"""A message counts from the moment it is appended, whether its caller counted it or not."""
+"""Token counts: a message without a count is estimated when it is appended."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TALK: list[tuple[dict[str, Any], int]] = [
     ({"kind": "adk.event", "content": {"a": "bcde"}}, MESSAGE_TOKENS + 3),
     ({"kind": "adk.event", "content": None}, MESSAGE_TOKENS + 1),
 ]
-"""Messages, and what each is estimated at."""
+"""Contents, each with its estimate."""
 
 
 @contract()
-async def a_message_without_a_count_is_estimated_and_its_session_counts_it_at_once(world: World) -> None:
+async def a_message_without_a_count_is_estimated_and_counted_in_its_session(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for number, (new, tokens) in enumerate(TALK):
@@ -40,7 +40,7 @@ async def a_message_without_a_count_is_estimated_and_its_session_counts_it_at_on
 
 
 @contract()
-async def a_count_that_was_given_wins_also_if_it_is_zero(world: World) -> None:
+async def a_given_count_takes_precedence_even_zero(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for count in (0, 7):
@@ -50,7 +50,7 @@ async def a_count_that_was_given_wins_also_if_it_is_zero(world: World) -> None:
 
 
 @contract()
-async def a_new_content_is_estimated_again_unless_a_count_comes_with_it(world: World) -> None:
+async def new_content_is_estimated_again_unless_a_count_is_given(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     created = await acme.messages.append(session.id, role="user", content="x", token_count=50)
@@ -61,7 +61,7 @@ async def a_new_content_is_estimated_again_unless_a_count_comes_with_it(world: W
 
 
 @contract()
-async def whatever_can_be_stored_is_estimated_alike_when_it_is_read(world: World) -> None:
+async def the_estimate_is_the_same_before_and_after_storing(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for value in (documents(), [documents()], "text", 7, [1, "a"], {"deep": [[{"a": text.dump(documents())}]]}):

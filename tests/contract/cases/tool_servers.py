@@ -1,4 +1,4 @@
-"""Tool servers: the tools of a server are those it has now. ``records.py`` has what they share with other records."""
+"""Tool servers: the list of tools of a server. ``records.py`` tests the promises of all record stores."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tests.contract.cases.world import World, raises
 
 
 @contract()
-async def the_tools_of_a_server_are_those_it_has_now(world: World) -> None:
+async def upserting_a_server_replaces_its_tools(world: World) -> None:
     servers = world.tenant().tool_servers
     now = from_us(world.clock.now_us())
-    made = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewServerTool("a"), NewServerTool("b", "B")]))
-    assert (made.kind, made.last_connected_at) == ("K", None)
-    assert await servers.find("ns/s") is None, "of another kind"
+    created = await servers.create(NewToolServer("ns/s", "K", "d", tools=[NewServerTool("a"), NewServerTool("b", "B")]))
+    assert (created.kind, created.last_connected_at) == ("K", None)
+    assert await servers.find("ns/s") is None, "a server of another kind"
     world.clock.advance(1)
     tools = [NewServerTool("b", "old"), NewServerTool("b", "new"), NewServerTool("c")]
     again = await servers.upsert(NewToolServer("ns/s", "K", last_connected_at=now, tools=tools))
-    assert (again.created_at, again.last_connected_at, again.description) == (made.created_at, now, "")
+    assert (again.created_at, again.last_connected_at, again.description) == (created.created_at, now, "")
     unset = await servers.upsert(NewToolServer("ns/s", "K", "d", tools=tools))
-    assert unset.last_connected_at == now, "what is unset stays"
+    assert unset.last_connected_at == now, "an unset value stays unchanged"
     await servers.update("ns/s", "K", change=ToolServerChange(description="other"))
-    found = await servers.tools()
-    assert [(each.name, each.server, each.kind, each.description) for each in found] == [
+    listed = await servers.tools()
+    assert [(tool.name, tool.server, tool.kind, tool.description) for tool in listed] == [
         ("b", "ns/s", "K", "new"),
         ("c", "ns/s", "K", ""),
     ]
-    assert (found[0].created_at, found[0].updated_at) == (now, from_us(world.clock.now_us()))
+    assert (listed[0].created_at, listed[0].updated_at) == (now, from_us(world.clock.now_us()))
 
 
 @contract()
@@ -41,7 +41,7 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
     for name, kind in (("b", ""), ("a", "y"), ("a", "x")):
         await servers.upsert(NewToolServer(name, kind, tools=[NewServerTool(text, text) for text in TEXTS]))
     of_one = await servers.tools(server="a", kind="y")
-    assert {(each.name, each.description) for each in of_one} == {(text, text) for text in TEXTS}
+    assert {(tool.name, tool.description) for tool in of_one} == {(text, text) for text in TEXTS}
     assert len(await servers.tools()) == 3 * len(of_one)
     assert await servers.tools(server="c") == []
     assert await world.tenant("zenith").tool_servers.tools() == []
@@ -51,11 +51,11 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
     assert await servers.tools(server="a", kind="y") == of_one
     await servers.delete("a", "y")
     await servers.upsert(NewToolServer("a", "y", tools=[NewServerTool("new")]))
-    assert [each.name for each in await servers.tools(server="a", kind="y")] == ["new"]
+    assert [tool.name for tool in await servers.tools(server="a", kind="y")] == ["new"]
 
 
 @contract(limits=Limits(tools=2, list_rows=3))
-async def what_is_no_tool_is_refused(world: World) -> None:
+async def invalid_tools_are_refused(world: World) -> None:
     servers = world.tenant().tool_servers
     wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewServerTool("a"), [NewServerTool("")], [NewServerTool(7)]]  # type: ignore[arg-type]
     for tools in wrong:

@@ -1,4 +1,4 @@
-"""Joined to a caller's transaction: what we write lives and dies with it."""
+"""Joined transactions: our writes commit and roll back with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.contract.cases.world import World, everything, raises, uuid_of
 
 
 async def notes(world: World) -> list[str]:
-    """What the caller has written into a table of its own."""
+    """Return the caller's rows in its own table."""
     return [row[0] for row in await world.caller.execute("SELECT note FROM callers_notes ORDER BY note")]
 
 
 @contract("joining")
-async def what_the_caller_commits_everybody_sees(world: World) -> None:
+async def committed_writes_are_visible_to_other_connections(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create(metadata={text: text for text in TEXTS})
     message = await acme.messages.append(session.id, role="user", content="hi")
@@ -26,7 +26,7 @@ async def what_the_caller_commits_everybody_sees(world: World) -> None:
 
 
 @contract("joining")
-async def what_the_caller_rolls_back_never_was(world: World) -> None:
+async def rolled_back_writes_leave_no_trace(world: World) -> None:
     acme = world.tenant()
     kept = await acme.sessions.create(key="kept", id=uuid_of("kept"))
     message = await acme.messages.append(kept.id, role="user", content="kept", id=uuid_of("m"))
@@ -48,7 +48,7 @@ async def what_the_caller_rolls_back_never_was(world: World) -> None:
 
 
 @contract("joining")
-async def nobody_sees_what_is_not_committed(world: World) -> None:
+async def uncommitted_writes_are_invisible_to_other_connections(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     await acme.messages.append(session.id, role="user", content="hi")
@@ -60,7 +60,7 @@ async def nobody_sees_what_is_not_committed(world: World) -> None:
 
 
 @contract("joining")
-async def the_callers_own_statements_and_ours_are_one_transaction(world: World) -> None:
+async def the_callers_statements_and_ours_are_one_transaction(world: World) -> None:
     acme = world.tenant()
     await world.caller.execute("INSERT INTO callers_notes VALUES ('before')")
     session = await acme.sessions.create()
@@ -69,11 +69,11 @@ async def the_callers_own_statements_and_ours_are_one_transaction(world: World) 
     assert await notes(world) == ["before", "between"]
     rows = await world.caller.execute("SELECT COUNT(*) FROM messages WHERE tenant_id = 'acme'")
     assert rows[0][0] == 1
-    # The caller rolls back now, and the leg checks that neither its rows nor ours are there.
+    # The caller rolls back now, and the leg checks that neither its rows nor ours exist.
 
 
 @contract("joining")
-async def an_inner_savepoint_that_is_rolled_back_takes_only_its_own(world: World) -> None:
+async def a_rolled_back_savepoint_undoes_only_its_own_writes(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     outer = await acme.messages.append(session.id, role="user", content="outer")
@@ -91,7 +91,7 @@ async def an_inner_savepoint_that_is_rolled_back_takes_only_its_own(world: World
 
 
 @contract("joining")
-async def a_call_that_fails_leaves_the_callers_work_alone(world: World) -> None:
+async def a_failed_call_does_not_undo_the_callers_work(world: World) -> None:
     acme = world.tenant()
     await world.caller.execute("INSERT INTO callers_notes VALUES ('mine')")
     session = await acme.sessions.create(key="k")
@@ -111,7 +111,7 @@ async def a_call_that_fails_leaves_the_callers_work_alone(world: World) -> None:
     with raises(Conflict):
         await acme.sessions.restore(removed.id)
     with raises(NotFound):
-        await acme.messages.append(uuid_of("nobody"), role="user", content="x")
+        await acme.messages.append(uuid_of("missing"), role="user", content="x")
     with raises(InvalidFilter):
         await acme.sessions.list(cursor="garbage")
     assert await everything(acme) == before

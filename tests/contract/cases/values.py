@@ -46,7 +46,7 @@ TEXTS: tuple[str, ...] = (
     "\U00012345",
     "trailing space ",
 )
-"""Any of these may stand wherever text may stand."""
+"""Each of these is valid wherever text is valid."""
 
 NUMBERS: tuple[int | float, ...] = (
     0,
@@ -78,7 +78,7 @@ NUMBERS: tuple[int | float, ...] = (
     1e-7,
     123456789.123456789,
 )
-"""Every one comes back with its type and all its digits."""
+"""Each is returned with its type and all its digits."""
 
 NOT_JSON: tuple[Any, ...] = (
     float("nan"),
@@ -93,7 +93,7 @@ NOT_JSON: tuple[Any, ...] = (
     10**5000,
     range(3),
 )
-"""None of these is JSON, and none is turned into JSON."""
+"""None of these is JSON, and none is converted to JSON."""
 
 GARBAGE_CURSORS: tuple[Any, ...] = (
     "",
@@ -114,11 +114,11 @@ GARBAGE_CURSORS: tuple[Any, ...] = (
     b"bytes",
     ["list"],
 )
-"""None of these was ever a cursor."""
+"""None of these is a valid cursor."""
 
 
 def nested(depth: int, leaf: Any = 1) -> Any:
-    """A JSON value with this many levels of lists and objects."""
+    """Return a JSON value with this many levels of lists and objects."""
     value = leaf
     for level in range(depth):
         value = [value] if level % 2 else {"k": value}
@@ -126,7 +126,7 @@ def nested(depth: int, leaf: Any = 1) -> Any:
 
 
 def documents() -> dict[str, Any]:
-    """One object with every strange text as a key and as a value, every number, and all kinds of nesting."""
+    """Return an object with every unusual text as a key and as a value, every number, and all kinds of nesting."""
     return {
         **{text: text for text in TEXTS},
         "": "the empty key",
@@ -138,7 +138,7 @@ def documents() -> dict[str, Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same in every type and digit; Python's ``==`` takes True for 1 and 1 for 1.0."""
+    """Return whether two JSON values are equal in every type and digit; for Python's ``==``, True is 1 and 1 is 1.0."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

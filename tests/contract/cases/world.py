@@ -1,4 +1,4 @@
-"""What a case is handed, and the few words it speaks."""
+"""The world of a case: handles, clock and the helpers that cases share."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 
 THREADS = 8
-"""Threads among which a synchronous leg shares out what happens at once."""
+"""The number of threads that a synchronous leg uses for concurrent calls."""
 
 
 class Caller(Protocol):
-    """The one who owns the connection and the transaction that a leg has joined."""
+    """The owner of the connection and the transaction that a leg has joined."""
 
     @property
     def connection(self) -> Any:
-        """What ``join`` is given."""
+        """The argument of ``join``."""
 
     async def execute(self, sql: str) -> Sequence[Sequence[Any]]:
         """Run one statement of the caller's own and return its rows."""
@@ -49,7 +49,7 @@ class Caller(Protocol):
 
 
 class World:
-    """A database of the case's own, seen through one leg.
+    """A database for one case, accessed through one leg.
 
     Args:
         handle: makes the handle of a tenant by its name.
@@ -98,11 +98,11 @@ class World:
 
     @property
     def run_queue(self) -> AsyncRunQueue:
-        """The runs of all tenants that wait for somebody to drive them."""
+        """The runs of all tenants that wait for a worker."""
         return _there(self._run_queue)()
 
     async def reopen(self) -> None:
-        """Close the database and open it again; handles from before are of no use afterwards."""
+        """Close and reopen the database; earlier handles can no longer be used."""
         await _there(self._reopen)()
 
     @property
@@ -111,11 +111,11 @@ class World:
         return _there(self._caller)
 
     async def outside(self, name: str = "acme") -> AsyncTenantHandle:
-        """A tenant as everybody else sees it: on a connection of its own, not in the caller's transaction."""
+        """Return a tenant on a separate connection, outside of the caller's transaction."""
         return await _there(self._outside)(name)
 
     async def together(self, *calls: Callable[[], Awaitable[T]]) -> list[T | Exception]:
-        """Make several calls at once; each answers with its result or its error."""
+        """Make several calls concurrently; return the result or the error of each."""
         if not self.blocking:
             outcomes = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
             return [_no_interruption(outcome) for outcome in outcomes]
@@ -147,7 +147,7 @@ def raises(kind: type[BaseException], *, saying: str = "", **fields: Any) -> Ite
 
 @contextmanager
 def raises_kind_of(kind: type[BaseException]) -> Iterator[None]:
-    """The block raises this error or a subclass of it."""
+    """Check that the block raises this error or a subclass of it."""
     try:
         yield
     except kind:
@@ -156,17 +156,17 @@ def raises_kind_of(kind: type[BaseException]) -> Iterator[None]:
 
 
 def uuid_of(name: object) -> str:
-    """An id that a case can name; the same for the same name."""
+    """Return an id for a name; equal names give equal ids."""
     return str(UUID(bytes=hashlib.blake2b(str(name).encode(), digest_size=16).digest(), version=4))
 
 
 def flat(pages: Iterable[Sequence[T]]) -> list[T]:
-    """What stands on several pages."""
+    """Return the rows of several pages."""
     return [*chain.from_iterable(pages)]
 
 
 async def everything(handle: AsyncTenantHandle) -> list[tuple[Session, list[Message]]]:
-    """All that a tenant has: every session, deleted ones too, and the messages of the live ones."""
+    """Return all sessions of a tenant, including deleted ones, and the messages of the live ones."""
     live = await handle.sessions.list()
     result = [(session, [*await handle.messages.list(session.id)]) for session in live]
     return result + [(session, []) for session in await handle.sessions.list(deleted=True)]

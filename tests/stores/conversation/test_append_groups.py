@@ -1,4 +1,4 @@
-"""Appends that are done together: whatever is in a group, each is answered and stored as if it had come alone."""
+"""Append groups: each append of a group has the result and effect it would have alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOWHERE = "00000000-0000-7000-8000-000000000000"
 START_US, HALF_A_MINUTE_US = 1_700_000_000_000_000, 30_000_000
 
 Plan = Sequence[tuple[int, int, int]]
-"""To which of three sessions, or as a fourth to none that is there; how many messages; how many half minutes later."""
+"""For each append: the index of a session (the fourth does not exist), the number of messages, and the delay in half minutes."""
 PLANS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12), st.integers(0, 3)), min_size=1, max_size=6)
 
 
@@ -46,7 +46,7 @@ def _entry(number: int) -> LogEntry:
 
 
 def done(acme: TenantHandle, appends: Sequence[Append]) -> list[AppendResult | Exception]:
-    """Do them as one group, in one transaction."""
+    """Run the appends as one group, in one transaction."""
 
     async def run(connection: Connection) -> list[AppendResult | Exception]:
         return [*await append_group.run(connection, appends, careful=False)]
@@ -55,7 +55,7 @@ def done(acme: TenantHandle, appends: Sequence[Append]) -> list[AppendResult | E
 
 
 def stored(acme: TenantHandle, session_id: str) -> tuple[Any, ...]:
-    """All that appends leave in a session, but for ids."""
+    """Return everything that appends change in a session, except ids."""
     session = acme.sessions.get(session_id)
     log = [
         (message.seq, message.content, message.token_count, message.created_at)
@@ -66,10 +66,10 @@ def stored(acme: TenantHandle, session_id: str) -> tuple[Any, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(plan=PLANS)
-def test_a_group_does_what_its_appends_would_do_one_by_one(acme: TenantHandle, plan: Plan) -> None:
+def test_a_group_has_the_effect_of_its_appends_one_by_one(acme: TenantHandle, plan: Plan) -> None:
     plan = sorted(
         plan, key=lambda each: each[2]
-    )  # time goes on: a session's is that of the last append, or of the latest
+    )  # the time of a session is that of its last append, or of the latest one in the group
     here, existing = ([acme.sessions.create().id for _ in range(3)] for _ in range(2))
     group = planned(plan, here)
     answers = done(acme, group)
@@ -85,7 +85,7 @@ def test_a_group_does_what_its_appends_would_do_one_by_one(acme: TenantHandle, p
 
 
 @pytest.mark.parametrize("missing", ["first", "last"])
-def test_the_only_session_of_a_group_that_is_there_gets_what_is_its_own(acme: TenantHandle, missing: str) -> None:
+def test_missing_sessions_do_not_affect_the_others_of_a_group(acme: TenantHandle, missing: str) -> None:
     session = acme.sessions.create().id
     plan = [(3, 2, 0), (0, 11, 0)]
     answers = done(acme, planned(plan if missing == "first" else plan[::-1], [session] * 3))

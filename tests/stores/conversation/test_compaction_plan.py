@@ -1,4 +1,4 @@
-"""Plans: what they carry, what makes another fingerprint, and which are refused; and what is attached to a Holdfast."""
+"""Compaction plans: fields, fingerprints and invalid plans; and the functions attached to a Holdfast."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fingerprint(head: BranchHead = HEAD, counts: tuple[int, int] = (0, 0), **cha
     ],
     ids=str,
 )
-def test_whatever_matters_makes_another_fingerprint(change: dict[str, Any]) -> None:
+def test_every_relevant_change_changes_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(**change) != fingerprint()
 
 
@@ -73,11 +73,11 @@ def test_whatever_matters_makes_another_fingerprint(change: dict[str, Any]) -> N
         {"head": replace(HEAD, blocks=5)},
     ],
 )
-def test_what_does_not_matter_makes_none(change: dict[str, Any]) -> None:
+def test_irrelevant_changes_keep_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(**change) == fingerprint()
 
 
-def test_a_fingerprint_is_of_all_rows_in_their_order() -> None:
+def test_a_fingerprint_covers_all_rows_in_order() -> None:
     other = (*ROW[:-1], 8)
     rows = [ROW, other]
     both = SessionRows(HEAD, (0, 0), rows)
@@ -109,12 +109,12 @@ def test_a_plan_survives_json(acme: TenantHandle) -> None:
         acme.compactions.rollback(event.id)
 
 
-def test_a_plan_says_what_it_would_save(acme: TenantHandle) -> None:
+def test_a_plan_reports_the_tokens_it_saves(acme: TenantHandle) -> None:
     session = told(acme, LONG, LONG, "x", "y")
     plan = acme.compactions.plan(session, POLICY)
     assert plan.saved_tokens == plan.covered_tokens == plan.tokens_before - plan.tokens_after
     pruned = acme.compactions.plan(told(acme, call("a"), result("a"), "x", "y"), replace(HYBRID, target_tokens=900))
-    assert pruned.saved_tokens == pruned.covered_tokens - sum(each.tokens for each in pruned.rewritten)
+    assert pruned.saved_tokens == pruned.covered_tokens - sum(rewrite.tokens for rewrite in pruned.rewritten)
     assert isinstance(pruned.rewritten[0], RewrittenMessage)
     assert isinstance(plan.protected[0], ProtectedMessage)
 
@@ -138,7 +138,7 @@ def test_a_plan_says_what_it_would_save(acme: TenantHandle) -> None:
     ],
     ids=str,
 )
-def test_what_no_plan_can_be_is_refused(acme: TenantHandle, wrong: dict[str, Any]) -> None:
+def test_an_invalid_plan_is_refused(acme: TenantHandle, wrong: dict[str, Any]) -> None:
     session = told(acme, LONG, LONG, "x", "y")
     plan = acme.compactions.plan(session, POLICY)
     check_plan(plan)
@@ -149,7 +149,7 @@ def test_what_no_plan_can_be_is_refused(acme: TenantHandle, wrong: dict[str, Any
     assert acme.compactions.history(session) == []
 
 
-def test_a_session_may_be_too_long_to_look_at() -> None:
+def test_a_session_over_compaction_rows_is_refused() -> None:
     with Holdfast(":memory:", limits=Limits(compaction_rows=5)) as hf:
         acme = hf.tenant("acme")
         session = told(acme, *["x"] * 5)
@@ -181,21 +181,21 @@ def test_attachments_are_shared_by_the_handles_of_one_holdfast() -> None:
     assert not of(other).may_apply_to(other, "s")
 
 
-def test_an_agent_concerns_every_session_of_its_tenant_until_it_is_taken_away() -> None:
-    here, there = scope(), scope("other")
+def test_agent_functions_may_apply_to_every_session_until_detached() -> None:
+    here, other_scope = scope(), scope("other")
     attachments = Attachments()
     attachments.put(here, "agent", "writer", NOTHING)
     attachments.put(here, "agent", "reader", NOTHING)
     assert attachments.may_apply_to(here, "any")
-    assert not attachments.may_apply_to(there, "any")
-    attachments.take(here, "agent", "writer")
+    assert not attachments.may_apply_to(other_scope, "any")
+    attachments.detach(here, "agent", "writer")
     assert attachments.may_apply_to(here, "any")
-    attachments.take(here, "agent", "reader")
-    attachments.take(here, "agent", "never there")
+    attachments.detach(here, "agent", "reader")
+    attachments.detach(here, "agent", "never there")
     assert not attachments.may_apply_to(here, "any")
 
 
-def test_what_is_attached_is_found_by_what_it_is_attached_to() -> None:
+def test_functions_are_found_by_their_target() -> None:
     here, attachments = scope(), Attachments()
     policy = CompactionPolicy()
     one, two = AttachedFunctions(str, None, policy), AttachedFunctions(repr, None, policy)
@@ -207,7 +207,7 @@ def test_what_is_attached_is_found_by_what_it_is_attached_to() -> None:
     assert attachments.find(scope("other"), AttachedPolicy("session", "x", policy)) is None
 
 
-def test_what_may_not_hold_stands_beside_what_does() -> None:
+def test_keep_others_keeps_functions_of_other_policies() -> None:
     here, attachments = scope(), Attachments()
     policies = [CompactionPolicy(preserve_last=number) for number in range(4)]
     first, second, third, other = (AttachedFunctions(str, None, policy) for policy in policies)
@@ -215,15 +215,15 @@ def test_what_may_not_hold_stands_beside_what_does() -> None:
     attachments.put(here, "agent", "x", second, keep_others=True)
     newer = AttachedFunctions(repr, None, policies[1])
     attachments.put(here, "agent", "x", newer, keep_others=True)
-    found = [attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies]
-    assert found == [first, newer, newer, newer]
+    functions = [attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies]
+    assert functions == [first, newer, newer, newer]
     attachments.put(here, "agent", "x", third)
     assert {attachments.find(here, AttachedPolicy("agent", "x", policy)) for policy in policies} == {third}
-    attachments.take(here, "agent", "x")
+    attachments.detach(here, "agent", "x")
     assert attachments.find(here, AttachedPolicy("agent", "x", other.policy)) is None
 
 
-def test_of_many_who_begin_at_once_one_does() -> None:
+def test_one_of_many_concurrent_begins_succeeds() -> None:
     here, attachments = scope(), Attachments()
     barrier, began = Barrier(8), list[bool]()
 

@@ -1,4 +1,4 @@
-"""Policies: what they are without a word, what they accept, and what they refuse."""
+"""Compaction policies: defaults, accepted values and refused ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.stores.conversation.compaction.policy import policy_or_default
 from tests.errors import raises
 
 
-def test_a_policy_has_the_defaults_of_the_documentation() -> None:
+def test_a_policy_has_the_documented_defaults() -> None:
     policy = CompactionPolicy()
     assert msgspec.structs.asdict(policy) == {
         "strategy": "hybrid",
@@ -51,7 +51,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_what_is_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_a_value_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         CompactionPolicy(**wrong)
 
@@ -105,7 +105,7 @@ def test_the_trigger_is_inclusive(trigger: float, window: int, due: int) -> None
     assert CompactionPolicy(trigger=trigger, window_tokens=window, target_tokens=1).due_tokens == due
 
 
-def test_something_else_is_no_policy() -> None:
+def test_only_a_compaction_policy_is_accepted() -> None:
     assert policy_or_default(None) == CompactionPolicy()
     for wrong in ({}, "hybrid", 0.5, CompactionPolicy):
         with raises(InvalidInput, field="policy"):
@@ -113,6 +113,6 @@ def test_something_else_is_no_policy() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"target_tokens": 300_000}, {"window_tokens": 80_000}], ids=str)
-def test_a_target_beyond_the_window_is_refused_with_what_to_do(wrong: dict[str, Any]) -> None:
+def test_a_target_beyond_the_window_is_refused(wrong: dict[str, Any]) -> None:
     with raises(InvalidInput, field="target_tokens"):
         CompactionPolicy(**wrong)

@@ -1,4 +1,4 @@
-"""What may be touched, what a strategy chooses from it, and how tokens are counted; without a database."""
+"""Protection, the built-in strategies, and token counts; without a database."""
 
 from __future__ import annotations
 
@@ -44,46 +44,46 @@ def history(*contents: Any, policy: CompactionPolicy = POLICY, **more: Any) -> C
 def random_history(seed: int) -> tuple[list[Message], CompactionPolicy]:
     random = Random(seed)
     new = oracle.random_messages(random, random.randrange(30), [f"t{n}" for n in range(random.choice((1, 4)))])
-    made = [
+    messages = [
         message(
             seq,
-            each.content,
-            kind=each.kind,
-            role=each.role,
-            tokens=each.token_count,
-            is_preserved=each.is_preserved,
-            is_summary=each.is_summary,
+            content.content,
+            kind=content.kind,
+            role=content.role,
+            tokens=content.token_count,
+            is_preserved=content.is_preserved,
+            is_summary=content.is_summary,
         )
-        for seq, each in enumerate(new, 1)
+        for seq, content in enumerate(new, 1)
     ]
-    return made, oracle.random_policy(random)
+    return messages, oracle.random_policy(random)
 
 
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
-def test_protection_holds_for_all_histories(seed: int) -> None:
+def test_protection_equals_the_oracle_for_random_histories(seed: int) -> None:
     messages, policy = random_history(seed)
-    found = CompactionHistory(messages, policy, estimate)
-    assert [each.id for each in found.removable] == [each.id for each in oracle.removable(messages, policy)]
-    touchable = {each.id for each in found.rewritable}
+    session = CompactionHistory(messages, policy, estimate)
+    assert [item.id for item in session.removable] == [item.id for item in oracle.removable(messages, policy)]
+    touchable = {item.id for item in session.rewritable}
     assert not touchable & oracle.untouchable(messages, policy)
-    assert touchable | oracle.untouchable(messages, policy) == {each.id for each in messages}
-    assert found.total_tokens == oracle.total(messages)
+    assert touchable | oracle.untouchable(messages, policy) == {item.id for item in messages}
+    assert session.total_tokens == oracle.total(messages)
 
 
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from([Summarization(), Hybrid()]))
-def test_a_strategy_never_chooses_what_it_may_not_touch(seed: int, strategy: Any) -> None:
+def test_a_built_in_strategy_never_chooses_protected_messages(seed: int, strategy: Any) -> None:
     messages, policy = random_history(seed)
-    found = CompactionHistory(messages, policy, estimate)
-    changes = strategy.choose(found, policy)
-    assert check_changes(changes, found, Limits()) == changes
-    assert set(changes.remove) in (set(), {each.id for each in oracle.removable(messages, policy)})
-    for each in messages:
-        if each.id in changes.rewrite:
-            new = replace(each, content=changes.rewrite[each.id])
-            assert new.content == oracle.without_outputs(each).content
-            assert estimate(new.content) < tokens_of(each, estimate)
+    session = CompactionHistory(messages, policy, estimate)
+    changes = strategy.choose(session, policy)
+    assert check_changes(changes, session, Limits()) == changes
+    assert set(changes.remove) in (set(), {item.id for item in oracle.removable(messages, policy)})
+    for item in messages:
+        if item.id in changes.rewrite:
+            new = replace(item, content=changes.rewrite[item.id])
+            assert new.content == oracle.without_outputs(item).content
+            assert estimate(new.content) < tokens_of(item, estimate)
 
 
 def test_the_last_tokens_are_those_that_fit_together() -> None:
@@ -97,36 +97,36 @@ def test_the_last_tokens_are_those_that_fit_together() -> None:
 
 
 @pytest.mark.parametrize("last", [0, 1, 2, 3, 4, 100])
-def test_the_last_messages_are_never_more_than_there_are(last: int) -> None:
-    found = history("a", "b", "c", policy=replace(POLICY, preserve_last=last))
-    assert len(found.kept) == min(last, 3)
-    assert [each.id for each in found.removable] == ["m1", "m2", "m3"][: max(0, 3 - last)]
+def test_preserve_last_may_exceed_the_number_of_messages(last: int) -> None:
+    session = history("a", "b", "c", policy=replace(POLICY, preserve_last=last))
+    assert len(session.kept) == min(last, 3)
+    assert [item.id for item in session.removable] == ["m1", "m2", "m3"][: max(0, 3 - last)]
 
 
-def test_nothing_is_in_an_empty_history() -> None:
-    found = history()
-    assert (found.removable, found.kept, found.total_tokens) == ([], {}, 0)
-    assert Hybrid().choose(found, POLICY) == Summarization().choose(found, POLICY) == CompactionChanges()
+def test_an_empty_history_has_nothing_to_compact() -> None:
+    session = history()
+    assert (session.removable, session.kept, session.total_tokens) == ([], {}, 0)
+    assert Hybrid().choose(session, POLICY) == Summarization().choose(session, POLICY) == CompactionChanges()
 
 
-def test_partners_of_partners_stay_too() -> None:
-    found = history(call("a"), [*result("a"), *call("b")], [*result("b"), *call("c")], result("c"), "x")
-    assert found.kept == {}
-    one = CompactionHistory([*found.messages[:3], replace(found.messages[3], is_preserved=True)], POLICY, estimate)
+def test_protection_extends_to_chains_of_tool_pairs() -> None:
+    session = history(call("a"), [*result("a"), *call("b")], [*result("b"), *call("c")], result("c"), "x")
+    assert session.kept == {}
+    one = CompactionHistory([*session.messages[:3], replace(session.messages[3], is_preserved=True)], POLICY, estimate)
     assert one.kept == {"m4": "preserved", "m3": "pair", "m2": "pair", "m1": "pair"}
 
 
-def test_a_call_stays_as_long_as_its_result_may_come() -> None:
-    found = history(call("a"), "x", call("b"), result("a"))
-    assert found.kept == {"m3": "unanswered"}
-    assert history(result("a"), "x").kept == {}, "a result whose call is gone is nobody's half"
+def test_an_unanswered_call_is_protected() -> None:
+    session = history(call("a"), "x", call("b"), result("a"))
+    assert session.kept == {"m3": "unanswered"}
+    assert history(result("a"), "x").kept == {}, "a result without a call belongs to no pair"
 
 
-def test_ids_that_come_again_bind_nothing_but_their_own_turn() -> None:
-    turns = [each for _ in range(20) for each in (call("a"), result("a"))]
-    found = history(*turns, call("a"), "gone on", call("a"), result("a"), policy=replace(POLICY, preserve_last=1))
-    assert found.kept == {"m41": "unanswered", "m43": "pair", "m44": "last"}
-    assert len(found.removable) == 41
+def test_repeated_ids_connect_only_messages_of_their_turn() -> None:
+    turns = [content for _ in range(20) for content in (call("a"), result("a"))]
+    session = history(*turns, call("a"), "gone on", call("a"), result("a"), policy=replace(POLICY, preserve_last=1))
+    assert session.kept == {"m41": "unanswered", "m43": "pair", "m44": "last"}
+    assert len(session.removable) == 41
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_result_belongs_to_the_nearest_call_that_waits_for_it(contents: Any, c
     assert pairs.call_of == {(f"m{result}", "a"): f"m{call}" for result, call in calls.items()}
 
 
-def test_between_parts_nothing_is_matched() -> None:
+def test_pairs_are_not_matched_across_parts() -> None:
     messages = [message(seq, content) for seq, content in enumerate([call("a"), result("a")], 1)]
     assert Pairs(messages[:1], messages[1:]).call_of == {}
     assert Pairs(messages).call_of == {("m2", "a"): "m1"}
@@ -165,42 +165,44 @@ def test_only_messages_have_blocks() -> None:
     assert (calls_in(run_elsewhere), results_in(run_elsewhere)) == ({"s"}, {"s"})
 
 
-def test_pruning_spares_what_is_short_what_is_foreign_and_what_is_pruned() -> None:
+def test_pruning_skips_short_foreign_and_pruned_outputs() -> None:
     foreign = {"type": "web_search_tool_result", "tool_use_id": "s", "content": LONG}
     short = {"type": "tool_result", "tool_use_id": "a", "content": "short", "is_error": True}
-    found = history([foreign, short, *result("a")], result("a", output=PRUNED), tokens=300)
-    changes = Hybrid().choose(found, replace(POLICY, target_tokens=999))
+    session = history([foreign, short, *result("a")], result("a", output=PRUNED), tokens=300)
+    changes = Hybrid().choose(session, replace(POLICY, target_tokens=999))
     assert changes.rewrite == {"m1": [foreign, short, *result("a", output=PRUNED)]}
     assert (changes.remove, changes.summarize) == ((), False)
 
 
 @pytest.mark.parametrize(("saved", "prunes"), [(279, True), (280, True), (281, False)])
-def test_pruning_must_be_worth_it(saved: int, prunes: bool) -> None:
-    found = history(call("a"), result("a"), tokens=300)
+def test_pruning_must_save_the_minimum(saved: int, prunes: bool) -> None:
+    session = history(call("a"), result("a"), tokens=300)
     assert 300 - estimate(result("a", output=PRUNED)) == 280
-    changes = Hybrid().choose(found, replace(POLICY, prune_tokens=saved, target_tokens=999))
+    changes = Hybrid().choose(session, replace(POLICY, prune_tokens=saved, target_tokens=999))
     assert bool(changes.rewrite) == prunes
     assert bool(changes.remove) == (not prunes)
 
 
 def test_pruning_stops_at_the_target_exactly() -> None:
-    found = history(call("a"), result("a"), tokens=300)
+    session = history(call("a"), result("a"), tokens=300)
     exactly = 300 + 300 - 280
-    assert not Hybrid().choose(found, replace(POLICY, target_tokens=exactly)).remove
-    assert Hybrid().choose(found, replace(POLICY, target_tokens=exactly - 1)).remove
+    assert not Hybrid().choose(session, replace(POLICY, target_tokens=exactly)).remove
+    assert Hybrid().choose(session, replace(POLICY, target_tokens=exactly - 1)).remove
 
 
-def test_outputs_of_protected_messages_stay() -> None:
-    found = history(call("a"), result("a"), call("b"), result("b"), policy=replace(POLICY, preserve_last=1), tokens=300)
-    changes = Hybrid().choose(found, replace(POLICY, target_tokens=999))
+def test_tool_outputs_of_protected_messages_stay() -> None:
+    session = history(
+        call("a"), result("a"), call("b"), result("b"), policy=replace(POLICY, preserve_last=1), tokens=300
+    )
+    changes = Hybrid().choose(session, replace(POLICY, target_tokens=999))
     assert list(changes.rewrite) == ["m2"]
 
 
-def test_a_partner_that_stays_may_lose_its_output() -> None:
+def test_a_message_kept_for_its_pair_may_lose_its_output() -> None:
     first = replace(message(1, call("a"), tokens=300), is_preserved=True)
-    found = CompactionHistory([first, message(2, result("a"), tokens=300)], POLICY, estimate)
-    assert found.kept == {"m1": "preserved", "m2": "pair"}
-    assert list(Hybrid().choose(found, POLICY).rewrite) == ["m2"]
+    session = CompactionHistory([first, message(2, result("a"), tokens=300)], POLICY, estimate)
+    assert session.kept == {"m1": "preserved", "m2": "pair"}
+    assert list(Hybrid().choose(session, POLICY).rewrite) == ["m2"]
 
 
 def test_strategies_are_found_by_name() -> None:
@@ -257,7 +259,7 @@ def test_anything_can_be_estimated_and_more_text_is_never_less(content: Any) -> 
     assert estimate([content, "more"]) >= 4
 
 
-def test_the_given_count_comes_before_the_counter() -> None:
+def test_a_stored_count_takes_precedence_over_the_counter() -> None:
     assert tokens_of(message(1, LONG, tokens=7), estimate) == 7
     assert tokens_of(message(1, LONG, tokens=0), lambda content: 99) == 99
 
@@ -268,7 +270,7 @@ def setting(count_tokens: Any) -> Setting:
     )
 
 
-def test_a_counter_of_ones_own_is_asked_and_checked() -> None:
+def test_a_custom_counter_is_used_and_checked() -> None:
     assert counter_of(setting(None)) is estimate
     seen: list[Any] = []
     count = counter_of(setting(lambda content: seen.append(content) or 3))

@@ -1,4 +1,4 @@
-"""Merging and unmerging, against a model that only knows sets; and what a search compares with."""
+"""Merging and unmerging of contacts, compared with a model of sets; and the range of a prefix search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Groups = set[frozenset[int]]
 
 
 def joined(groups: Groups, chosen: set[int]) -> Groups:
-    """What merging means: whoever shares a group with one of them is now in one group with all of them."""
+    """Model of merge: every group that contains one of them becomes part of one group."""
     if len(chosen) < 2:
         return groups
     touched = {group for group in groups if group & chosen}
@@ -24,13 +24,13 @@ def joined(groups: Groups, chosen: set[int]) -> Groups:
 
 
 def parted(groups: Groups, chosen: set[int]) -> Groups:
-    """What unmerging means: exactly these are taken out, and a group of one is none."""
+    """Model of unmerge: exactly these are removed, and a group of one is dissolved."""
     left = {group - chosen for group in groups}
     return {group for group in left if len(group) > 1}
 
 
 def groups_of(acme: TenantHandle) -> tuple[Groups, dict[frozenset[int], str]]:
-    """The groups there are, and what each is called."""
+    """Return the groups, and the ``merged_id`` of each."""
     results: dict[str, set[int]] = {}
     for contact in acme.contacts.list():
         if contact.merged_id is not None:
@@ -41,7 +41,7 @@ def groups_of(acme: TenantHandle) -> tuple[Groups, dict[frozenset[int], str]]:
 @given(histories)
 @example([("merge", [0, 1]), ("merge", [2, 3]), ("merge", [1, 2])])
 @example([("merge", [0, 1, 2]), ("unmerge", [0, 1])])
-def test_merges_and_unmerges_mean_what_sets_mean(history: list[tuple[str, list[int]]]) -> None:
+def test_merges_and_unmerges_match_the_model(history: list[tuple[str, list[int]]]) -> None:
     with Holdfast(":memory:", ids=SeededIds(1), clock=FixedClock()) as hf:
         acme = hf.tenant("acme")
         ids = [acme.contacts.upsert("telegram", str(number)).id for number in range(PEOPLE)]
@@ -63,7 +63,7 @@ def test_merges_and_unmerges_mean_what_sets_mean(history: list[tuple[str, list[i
 
 
 @given(st.permutations(range(4)))
-def test_the_oldest_name_of_a_group_stays_whatever_the_order(order: list[int]) -> None:
+def test_the_oldest_group_is_kept_whatever_the_order(order: list[int]) -> None:
     with Holdfast(":memory:", ids=SeededIds(1), clock=FixedClock()) as hf:
         acme = hf.tenant("acme")
         ids = [acme.contacts.upsert("telegram", str(number)).id for number in range(4)]
@@ -83,7 +83,7 @@ texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=8)
 @example(name="a\U0010ffff", search="a")
 @example(name="straße", search="STRASS")
 @example(name="\ud800\x00", search="\ud800")
-def test_a_search_key_is_a_range_that_holds_exactly_what_begins_so(name: str, search: str) -> None:
+def test_the_range_of_a_prefix_contains_exactly_the_texts_with_it(name: str, search: str) -> None:
     """Both engines compare by code point, as Python does once everything is escaped."""
     expected = _prefix_range(search)
     inside = expected["prefix"] <= _search_key(name) < expected["beyond"]

@@ -1,4 +1,4 @@
-"""How both engines find what a context needs: by indexes that hold nothing else, and no more of the log than is asked for."""
+"""Query plans of contexts and buffers on both engines: they use partial indexes and read no more of the log than needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.stores.conversation.buffer import persistence as buffer_persistenc
 INDEXES = ("messages_system", "messages_preserved", "messages_summary")
 LENGTH = 10_000
 FEW = 200
-"""Rows that a context of 50 messages may look at, however long the log is."""
+"""Rows that a context of 50 messages may read, however long the log is."""
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def sqlite_plan(connection: Any, query: Any, index: str = "", where: str = "") -
 
 
 @pytest.mark.parametrize("query", [context.queries.start, context.queries.pinned], ids=lambda query: query.name)
-def test_sqlite_finds_what_must_be_there_by_its_own_index(sqlite: Any, query: Any) -> None:
+def test_sqlite_finds_required_messages_by_a_partial_index(sqlite: Any, query: Any) -> None:
     plan = sqlite_plan(sqlite, query)
     for index in INDEXES:
         assert any(f"USING INDEX {index} (tenant_id=? AND session_id=? AND seq" in line for line in plan), plan
     assert not [line for line in plan if line.startswith("SCAN messages")]
-    assert "MATERIALIZE" not in " ".join(plan), "nothing is copied before it is handed out"
+    assert "MATERIALIZE" not in " ".join(plan), "no temporary table"
 
 
 def test_sqlite_reads_the_end_of_the_log_without_sorting(sqlite: Any) -> None:
@@ -48,7 +48,7 @@ def test_sqlite_reads_the_end_of_the_log_without_sorting(sqlite: Any) -> None:
     assert any("sqlite_autoindex_messages_1 (tenant_id=? AND session_id=? AND seq<?)" in line for line in plan)
 
 
-def test_sqlite_looks_for_partners_where_they_may_be(sqlite: Any) -> None:
+def test_sqlite_looks_up_tool_pairs_in_a_range(sqlite: Any) -> None:
     plan = sqlite_plan(sqlite, tool_pair_lookup.queries.ranges, where=tool_pair_lookup.ABOUT_TOOLS)
     assert not [line for line in plan if line.startswith(("SCAN m", "SCAN sessions"))], plan
     assert any("messages_1 (tenant_id=? AND session_id=? AND seq>? AND seq<?)" in line for line in plan), plan
@@ -71,7 +71,7 @@ def test_sqlite_opens_a_buffer_by_its_key(sqlite: Any) -> None:
 
 @pytest.fixture(scope="module")
 def long_log(postgres_server: Any, _databases: Any) -> Iterator[tuple[Any, str]]:
-    """A session of ten thousand messages on PostgreSQL."""
+    """Create a session of ten thousand messages on PostgreSQL."""
     from tests.databases import TEMPLATE
 
     name = _databases.make(TEMPLATE)
@@ -94,7 +94,7 @@ def long_log(postgres_server: Any, _databases: Any) -> Iterator[tuple[Any, str]]
 def rows_seen(
     connection: Any, query: Any, params: dict[str, Any], *, generic: bool, where: str = ""
 ) -> tuple[int, str]:
-    """How many rows PostgreSQL took in its hands, and how; as it would always do it, or knowing the values."""
+    """Return the number of rows that PostgreSQL read, and the plan; with a generic plan or a custom one."""
     statement = query.statement(Dialect.POSTGRES, where)
     connection.execute(f"SET plan_cache_mode = {'force_generic_plan' if generic else 'force_custom_plan'}")
     connection.execute("DEALLOCATE ALL")
@@ -104,16 +104,16 @@ def rows_seen(
     lines = [row[0] for row in connection.execute(explain.encode(), prepare=False).fetchall()]
     seen = 0
     for line in lines:
-        found = re.search(r"on messages.*actual rows=([\d.]+) loops=(\d+)", line)
-        if found:
-            seen += int(float(found[1]) * int(found[2]))
+        match = re.search(r"on messages.*actual rows=([\d.]+) loops=(\d+)", line)
+        if match:
+            seen += int(float(match[1]) * int(match[2]))
         removed = re.search(r"Rows Removed by Filter: (\d+)", line)
         seen += int(removed[1]) if removed else 0
     return seen, "\n".join(lines)
 
 
 @pytest.mark.parametrize("generic", [True, False])
-def test_postgres_looks_at_few_rows_of_a_long_log(long_log: tuple[Any, str], generic: bool) -> None:
+def test_postgres_reads_few_rows_of_a_long_log(long_log: tuple[Any, str], generic: bool) -> None:
     connection, session = long_log
     params = {"tenant_id": "acme", "session_id": session, "before": views.BLOCK, "pinned": 1_001, "limit": 50}
     seen, plan = rows_seen(connection, context.queries.start, params, generic=generic)
@@ -122,7 +122,7 @@ def test_postgres_looks_at_few_rows_of_a_long_log(long_log: tuple[Any, str], gen
         assert index in plan, plan
 
 
-def test_postgres_looks_at_few_rows_of_a_long_view(long_log: tuple[Any, str]) -> None:
+def test_postgres_reads_few_rows_of_a_long_view(long_log: tuple[Any, str]) -> None:
     connection, session = long_log
     ranges = "[[1, 5000], [5001, 1099511627775]]"
     params = {"tenant_id": "acme", "session_id": session, "ranges": ranges, "mask": views.LAST, "pinned": 1_001}
@@ -133,7 +133,7 @@ def test_postgres_looks_at_few_rows_of_a_long_view(long_log: tuple[Any, str]) ->
 
 
 @pytest.mark.parametrize("generic", [True, False])
-def test_postgres_looks_for_partners_where_they_may_be(long_log: tuple[Any, str], generic: bool) -> None:
+def test_postgres_looks_up_tool_pairs_in_a_range(long_log: tuple[Any, str], generic: bool) -> None:
     connection, session = long_log
     params = {"tenant_id": "acme", "session_id": session, "view": None, "ranges": "[[4996, 4999], [5001, 5004]]"}
     seen, plan = rows_seen(

@@ -1,4 +1,4 @@
-"""Feedback goes with its message where nobody but us says so: on a caller's SQLite connection without foreign keys."""
+"""Feedback is deleted with its message, also on a caller's SQLite connection without foreign keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     holdfast: Holdfast
 
     def rows(self) -> int:
-        """The rows of feedback there really are, whoever sees them."""
+        """Return the rows in the table, visible or hidden."""
         return int(self.connection.execute("SELECT COUNT(*) FROM feedback").fetchone()[0])
 
 
@@ -60,8 +60,8 @@ def test_purging_a_session_deletes_its_feedback(place: Place) -> None:
     assert place.rows() == 2
 
 
-def test_deleting_a_tenant_deletes_everything_it_had(place: Place) -> None:
-    """The statements that a cascade runs, one by one, where nothing cascades by itself."""
+def test_deleting_a_tenant_deletes_all_of_its_rows(place: Place) -> None:
+    """The statements that delete a tenant, without foreign keys that cascade."""
     with_feedback(place.acme)
     place.acme.contacts.upsert("telegram", "7")
     for query in purge_statements.unbounded():

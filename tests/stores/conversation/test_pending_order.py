@@ -1,4 +1,4 @@
-"""The order of what waits in a group, against a plain list."""
+"""The order of pending messages in a group, compared with a list."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def waiting(acme: TenantHandle, room: int) -> list[Any]:
 
 
 @given(st.lists(calls, max_size=25))
-def test_what_waits_is_in_the_order_in_which_it_came(history: list[tuple[str, Any]]) -> None:
+def test_pending_messages_keep_their_order(history: list[tuple[str, Any]]) -> None:
     clock, plain = FixedClock(), Plain()
     with Holdfast(":memory:", ids=SeededIds(1), clock=clock) as hf:
         acme = hf.tenant("acme")

@@ -1,4 +1,4 @@
-"""Pruning works in transactions of bounded size, and what an interruption left is done by the next call."""
+"""Pruning uses transactions of bounded size, and another call continues after an interruption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def holdfast() -> Any:
 
 
 def filled(hf: Holdfast, sessions: int, messages: int = 1) -> Any:
-    """A tenant with sessions that are a day old."""
+    """Return a tenant with sessions that are a day old."""
     acme = hf.tenant("acme")
     for _ in range(sessions):
         created = acme.sessions.create()
@@ -35,7 +35,7 @@ def filled(hf: Holdfast, sessions: int, messages: int = 1) -> Any:
 
 
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many sessions each transaction removes."""
+    """Record how many sessions each transaction removes."""
     sizes: list[int] = []
     original = pruning._purge_batch
 
@@ -62,9 +62,7 @@ def test_a_transaction_ends_after_many_messages(holdfast: Holdfast, monkeypatch:
     assert sizes == [2, 2, 1, 0]
 
 
-def test_what_an_interruption_left_is_done_by_the_next_call(
-    holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_call_continues_after_an_interruption(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "BATCH_SESSIONS", 2)
     acme, purged = filled(holdfast, 7), []
     original = AsyncSessions._purge_session
@@ -79,13 +77,13 @@ def test_what_an_interruption_left_is_done_by_the_next_call(
         patched.setattr(AsyncSessions, "_purge_session", failing)
         with pytest.raises(KeyboardInterrupt):
             acme.sessions.prune(idle=HOUR)
-    assert acme.sessions.count() == 5, "the first batch is committed, the second undone"
+    assert acme.sessions.count() == 5, "the first batch is committed, the second rolled back"
     assert acme.sessions.prune(idle=HOUR) == PrunedSessions(sessions=5)
     assert acme.sessions.count() == 0
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(3, 10_000), (None, 3)])
-def test_originals_and_deleted_messages_of_one_session_go_to_the_last(
+def test_all_originals_and_deleted_messages_of_a_session_are_removed(
     holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch, limit: int | None, rows: int
 ) -> None:
     monkeypatch.setattr(pruning, "BATCH_ROWS", rows)

@@ -1,4 +1,4 @@
-"""Session keys: the documented texts, an exact inverse, and clear refusals."""
+"""Session keys: the documented texts, parsing as their exact inverse, and clear errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOCUMENTED = [
 KINDS = (SubagentKey, CronKey, TeamKey, DirectKey, GroupKey, MainKey)
 RESERVED = ("subagent", "cron", "team")
 
-# Letters that matter to the forms come up often; every other character does at times.
+# Characters that matter to the forms are frequent; others occur too.
 _last = st.one_of(
     st.text(min_size=1),
     st.lists(st.sampled_from(["agent", "direct", "group", "run", "", *RESERVED, "x"]), min_size=2).map(":".join),
@@ -55,7 +55,7 @@ def test_a_key_has_exactly_the_documented_text(key: SessionKey, text: str) -> No
 
 
 @given(KEYS)
-def test_what_is_made_is_what_is_read_back(key: SessionKey) -> None:
+def test_parse_is_the_inverse_of_str(key: SessionKey) -> None:
     assert SessionKey.parse(str(key)) == key
 
 
@@ -65,7 +65,7 @@ def test_what_is_made_is_what_is_read_back(key: SessionKey) -> None:
         st.lists(st.sampled_from(["agent", "a", "", "direct", "group", "run", *RESERVED]), max_size=8).map(":".join),
     )
 )
-def test_a_text_is_a_key_whose_text_it_is_or_is_refused(text: str) -> None:
+def test_a_text_is_parsed_exactly_or_rejected(text: str) -> None:
     try:
         key = SessionKey.parse(text)
     except InvalidInput:
@@ -73,7 +73,7 @@ def test_a_text_is_a_key_whose_text_it_is_or_is_refused(text: str) -> None:
     assert str(key) == text
 
 
-def test_no_text_stands_for_two_keys() -> None:
+def test_no_text_matches_two_keys() -> None:
     parts = ["a", "direct", "run", *RESERVED]
     texts: dict[str, SessionKey] = {}
     for kind in KINDS:
@@ -119,7 +119,7 @@ def test_a_peer_may_be_any_text(peer: str) -> None:
         "user:a:main",
     ],
 )
-def test_a_malformed_key_is_refused_with_the_forms_there_are(text: str) -> None:
+def test_the_error_for_a_malformed_key_lists_the_forms(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         SessionKey.parse(text)
     assert repr(text) in str(caught.value)
@@ -127,7 +127,7 @@ def test_a_malformed_key_is_refused_with_the_forms_there_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, b"agent:a:main", ["agent:a:main"]])
-def test_what_is_not_text_is_refused(value: object) -> None:
+def test_values_that_are_not_text_are_rejected(value: object) -> None:
     with raises(InvalidInput, field="key"):
         SessionKey.parse(value)  # type: ignore[arg-type]
 
@@ -155,12 +155,12 @@ def test_a_long_text_is_not_repeated_in_the_error() -> None:
         (lambda: SessionKey(agent="a"), "SessionKey.direct"),
     ],
 )
-def test_a_part_that_could_not_be_read_back_is_refused(make: object, says: str) -> None:
+def test_a_part_that_could_not_be_parsed_back_is_rejected(make: object, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         make()  # type: ignore[operator]
 
 
-def test_keys_can_be_compared_and_are_fixed() -> None:
+def test_keys_are_comparable_and_immutable() -> None:
     key = SessionKey.direct(agent="a", channel="c", peer="p")
     assert key == DirectKey(agent="a", channel="c", peer="p")
     assert key != GroupKey(agent="a", channel="c", peer="p")
@@ -169,7 +169,7 @@ def test_keys_can_be_compared_and_are_fixed() -> None:
         key.peer = "q"  # type: ignore[misc]
 
 
-def test_a_session_can_be_made_and_found_by_a_key() -> None:
+def test_a_session_can_be_created_and_found_by_a_key() -> None:
     key = SessionKey.direct(agent="helper", channel="telegram", peer="42")
     with Holdfast(":memory:") as hf:
         sessions = hf.tenant("acme").sessions
@@ -181,7 +181,7 @@ def test_a_session_can_be_made_and_found_by_a_key() -> None:
         assert SessionKey.parse(created.key) == key
 
 
-def test_a_key_over_the_limit_is_refused_as_any_other() -> None:
+def test_a_key_over_the_limit_is_rejected() -> None:
     key = SessionKey.direct(agent="a", channel="c", peer="p" * 10_000)
     with Holdfast(":memory:") as hf, pytest.raises(LimitExceeded):
         hf.tenant("acme").sessions.create(key=key)

@@ -1,4 +1,4 @@
-"""Ids and metadata of checkpoints in few bytes: they come back as they were, in their order, in Python and in SQL."""
+"""Compact ids, metadata and paths of checkpoints: they decode to the original, keep their order, and can be decoded in SQL."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from holdfast.engines.dialect import Dialect
 from holdfast.errors import Corrupt, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.execution.checkpoints.compact_columns import (
+    decode_id,
+    encode_id,
+    encode_metadata,
+    encode_path,
+    id_expression,
     id_of,
     ids_of,
+    metadata_expression,
     metadata_of,
     path_of,
-    short_id,
-    short_metadata,
-    short_path,
-    spelled_id,
-    spelled_metadata,
-    stored_id,
 )
+from tests.errors import raises
 
 LIMITS = Limits()
 UUIDS = st.uuids().map(str)
@@ -51,74 +52,74 @@ OTHERS: list[dict[str, Any]] = [
 
 
 @given(UUIDS | TEXTS)
-def test_an_id_comes_back_and_a_uuid_takes_sixteen_bytes(stored: str) -> None:
-    short = short_id(stored)
-    assert stored_id(short) == stored
-    assert id_of(memoryview(short)) == text.unescape(stored)
-    is_uuid = len(stored) == 36 and stored == _canonical(stored)
-    assert (len(short) == 16) == is_uuid
+def test_an_id_decodes_to_itself_and_a_uuid_takes_sixteen_bytes(id: str) -> None:
+    encoded = encode_id(id)
+    assert decode_id(encoded) == id
+    assert id_of(memoryview(encoded)) == text.unescape(id)
+    is_uuid = len(id) == 36 and id == _canonical(id)
+    assert (len(encoded) == 16) == is_uuid
 
 
-@pytest.mark.parametrize("stored", ODD_IDS)
-def test_what_is_nearly_a_uuid_or_as_long_as_one_is_text(stored: str) -> None:
-    assert len(short_id(stored)) != 16
-    assert ids_of([short_id(stored)]) == [text.unescape(stored)]
+@pytest.mark.parametrize("id", ODD_IDS)
+def test_almost_uuids_are_stored_as_text(id: str) -> None:
+    assert len(encode_id(id)) != 16
+    assert ids_of([encode_id(id)]) == [text.unescape(id)]
 
 
 @given(st.lists(UUIDS, max_size=8))
 def test_uuids_keep_their_order(ids: list[str]) -> None:
-    assert sorted(ids, key=short_id) == sorted(ids)
+    assert sorted(ids, key=encode_id) == sorted(ids)
 
 
 @given(st.lists(st.text("ax\U0010f800é", min_size=1, max_size=18), max_size=8))
 def test_other_ids_keep_their_order_and_come_after_uuids(ids: list[str]) -> None:
-    assert sorted(ids, key=short_id) == sorted(ids, key=str.encode)
-    assert all(short_id("1ef0fa5b-0c70-6419-85da-8a1e3298ca16") < short_id(each) for each in ids)
+    assert sorted(ids, key=encode_id) == sorted(ids, key=str.encode)
+    assert all(encode_id("1ef0fa5b-0c70-6419-85da-8a1e3298ca16") < encode_id(id) for id in ids)
 
 
-@pytest.mark.parametrize("short", [b"", b"1", b"\x00" * 15, b"\x00" * 17, b"\xff\xf0", b"\xff\xff"])
-def test_bytes_that_are_no_id_are_damaged(short: bytes) -> None:
-    with pytest.raises(Corrupt, match=f"the stored id {short.hex()} is damaged"):
-        stored_id(short)
+@pytest.mark.parametrize("encoded", [b"", b"1", b"\x00" * 15, b"\x00" * 17, b"\xff\xf0", b"\xff\xff"])
+def test_invalid_id_bytes_are_corrupt(encoded: bytes) -> None:
+    with pytest.raises(Corrupt, match=f"id {encoded.hex()}"):
+        decode_id(encoded)
 
 
 @pytest.mark.parametrize("given_metadata", [*STEPS, *OTHERS, *({**MORE, **step} for step in STEPS)])
-def test_metadata_come_back(given_metadata: dict[str, Any]) -> None:
-    (back,) = metadata_of([short_metadata(given_metadata, LIMITS)])
+def test_metadata_decode_to_themselves(given_metadata: dict[str, Any]) -> None:
+    (back,) = metadata_of([encode_metadata(given_metadata, LIMITS)])
     assert text.identical(back, given_metadata)
 
 
-def test_the_metadata_of_a_step_take_its_number_and_a_letter() -> None:
-    assert [short_metadata(each, LIMITS) for each in STEPS[4:7]] == ["l-1", "l0", "l7"]
-    assert short_metadata({"parents": {}, "a": 1, "step": 7, "source": "input"}, LIMITS) == 'i7{"a":1}'
-    assert short_metadata(None, LIMITS) == "{}"
+def test_the_metadata_of_a_step_are_a_letter_and_its_number() -> None:
+    assert [encode_metadata(step, LIMITS) for step in STEPS[4:7]] == ["l-1", "l0", "l7"]
+    assert encode_metadata({"parents": {}, "a": 1, "step": 7, "source": "input"}, LIMITS) == 'i7{"a":1}'
+    assert encode_metadata(None, LIMITS) == "{}"
 
 
-def test_metadata_are_as_large_as_they_were_given() -> None:
+def test_metadata_are_measured_in_their_original_form() -> None:
     step = {"source": "loop", "step": 7, "parents": {}}
-    with pytest.raises(LimitExceeded, match="metadata"):
-        short_metadata(step, Limits(metadata_bytes=38))
-    with pytest.raises(InvalidInput, match="string keys"):
-        short_metadata({**step, 1: 2}, LIMITS)  # type: ignore[dict-item]
+    with raises(LimitExceeded, limit="metadata_bytes"):
+        encode_metadata(step, Limits(metadata_bytes=38))
+    with pytest.raises(InvalidInput):
+        encode_metadata({**step, 1: 2}, LIMITS)  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("short", ["", "l", "l07", "x7", "l-0", "l7[]", "l7{", "l7 ", "{", "l" + "9" * 19])
-def test_text_that_is_no_metadata_is_damaged(short: str) -> None:
+@pytest.mark.parametrize("encoded", ["", "l", "l07", "x7", "l-0", "l7[]", "l7{", "l7 ", "{", "l" + "9" * 19])
+def test_invalid_metadata_are_corrupt(encoded: str) -> None:
     with pytest.raises(Corrupt, match="cannot be read"):
-        metadata_of(["{}", short])
+        metadata_of(["{}", encoded])
 
 
 @given(st.sampled_from(["", "~__pregel_pull, ", "~__pregel_push, ", "~<", "~>", "~=", "~=~="]), st.text(max_size=4))
-def test_a_path_comes_back(begin: str, rest: str) -> None:
-    assert path_of(short_path(text.escape(begin + rest))) == begin + rest
+def test_a_path_decodes_to_itself(begin: str, rest: str) -> None:
+    assert path_of(encode_path(text.escape(begin + rest))) == begin + rest
 
 
 def test_paths_of_langgraph_are_short_and_keep_their_order() -> None:
     paths = ["", *(f"~__pregel_{why}, {of}" for why in ("pull", "push") for of in ("a", "model", "~__pregel_push, x"))]
-    short = [short_path(each) for each in paths]
-    assert (short, paths) == (sorted(short), sorted(paths))
-    assert short_path("~__pregel_pull, model") == "~<model"
-    assert len(set(map(short_path, ["~<a", "~=<a", "~=~<a", "~__pregel_pull, a"]))) == 4
+    encoded = [encode_path(path) for path in paths]
+    assert (encoded, paths) == (sorted(encoded), sorted(paths))
+    assert encode_path("~__pregel_pull, model") == "~<model"
+    assert len(set(map(encode_path, ["~<a", "~=<a", "~=~<a", "~__pregel_pull, a"]))) == 4
 
 
 class Sql:
@@ -127,11 +128,13 @@ class Sql:
     def __init__(self, dialect: Dialect, connection: Any) -> None:
         self.dialect, self._connection = dialect, connection
 
-    def computed(self, expression: str, value: Any, type_: str) -> Any:
-        """The value as the expression spells it out."""
-        mark = "?" if self.dialect is Dialect.SQLITE else f"%s::{type_}"
-        ((found,),) = self._connection.execute(f"SELECT {expression} FROM (SELECT {mark} AS v) AS one", (value,))
-        return found
+    def evaluate(self, expression: str, value: Any, type_: str) -> Any:
+        """Evaluate the expression for this value."""
+        placeholder = "?" if self.dialect is Dialect.SQLITE else f"%s::{type_}"
+        ((result,),) = self._connection.execute(
+            f"SELECT {expression} FROM (SELECT {placeholder} AS v) AS one", (value,)
+        )
+        return result
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -143,22 +146,22 @@ def sql(request: pytest.FixtureRequest) -> Iterator[Sql]:
         yield Sql(Dialect.POSTGRES, connection)
 
 
-def test_ids_are_spelled_out_in_sql(sql: Sql) -> None:
-    expression = spelled_id("v", sql.dialect)
-    for stored in ["1ef0fa5b-0c70-6419-85da-8a1e3298ca16", "ffffffff-ffff-ffff-ffff-ffffffffffff", *ODD_IDS]:
-        assert sql.computed(expression, short_id(stored), "bytea") == stored
-    assert sql.computed(expression, None, "bytea") is None
+def test_ids_can_be_decoded_in_sql(sql: Sql) -> None:
+    expression = id_expression("v", sql.dialect)
+    for id in ["1ef0fa5b-0c70-6419-85da-8a1e3298ca16", "ffffffff-ffff-ffff-ffff-ffffffffffff", *ODD_IDS]:
+        assert sql.evaluate(expression, encode_id(id), "bytea") == id
+    assert sql.evaluate(expression, None, "bytea") is None
 
 
-def test_metadata_are_spelled_out_in_sql(sql: Sql) -> None:
-    expression = f"CAST({spelled_metadata('v', sql.dialect)} AS TEXT)"
-    for each in [*STEPS, *OTHERS, *({**MORE, **step} for step in STEPS)]:
-        found = sql.computed(expression, short_metadata(each, LIMITS), "text")
-        assert text.load(found) == each
+def test_metadata_can_be_decoded_in_sql(sql: Sql) -> None:
+    expression = f"CAST({metadata_expression('v', sql.dialect)} AS TEXT)"
+    for metadata in [*STEPS, *OTHERS, *({**MORE, **step} for step in STEPS)]:
+        decoded = sql.evaluate(expression, encode_metadata(metadata, LIMITS), "text")
+        assert text.load(decoded) == metadata
 
 
-def _canonical(stored: str) -> str | None:
+def _canonical(id: str) -> str | None:
     try:
-        return str(UUID(stored))
+        return str(UUID(id))
     except ValueError:
         return None

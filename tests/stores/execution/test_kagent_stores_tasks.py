@@ -1,4 +1,4 @@
-"""A2A tasks and whom to tell about them: every limit, refusal and edge of the two stores."""
+"""Edge cases of A2A tasks and their push configurations: limits, invalid arguments, deletion and restoring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, NewA2APushConfig, TenantHandle, column
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
-from holdfast.stores.execution.a2a_tasks import put_together, taken_apart
+from holdfast.stores.execution.a2a_tasks import join_task, split_task
+from tests.errors import raises
 from tests.stores.shared_database import Place, fixtures
 
 LIMITS = Limits(list_rows=5, page_rows=4, batch_rows=6, content_bytes=200, metadata_bytes=100, json_depth=5)
@@ -27,57 +28,57 @@ clock, opened, hf, acme = fixtures(LIMITS)
 
 
 def task_of(acme: TenantHandle, id: str = "t", **more: Any) -> dict[str, Any]:
-    """A task that must be there."""
-    found = acme.a2a_tasks.find(id, **more)
-    assert found is not None
-    return found.task
+    """Return a task that must exist."""
+    task = acme.a2a_tasks.find(id, **more)
+    assert task is not None
+    return task.task
 
 
 def names(acme: TenantHandle, **more: Any) -> list[str]:
-    """The ids of tasks in a list."""
-    return [each.id for each in acme.a2a_tasks.list(**more)]
+    """Return the ids of the tasks in a list."""
+    return [task.id for task in acme.a2a_tasks.list(**more)]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_is_a_good_id_context_and_user(acme: TenantHandle, text: str) -> None:
+def test_ids_contexts_and_users_can_be_any_text(acme: TenantHandle, text: str) -> None:
     acme.a2a_tasks.save(text, {"id": text[:50], "n": [text[:50]]}, context_id=text, state=text, user=text)
-    found = acme.a2a_tasks.find(text, user=text)
-    assert found is not None
-    assert (found.id, found.context_id, found.state, found.user) == (text, text, text, text)
-    assert found.task == {"id": text[:50], "n": [text[:50]]}
+    task = acme.a2a_tasks.find(text, user=text)
+    assert task is not None
+    assert (task.id, task.context_id, task.state, task.user) == (text, text, text, text)
+    assert task.task == {"id": text[:50], "n": [text[:50]]}
     assert names(acme, context_id=text, state=text, user=text) == [text]
     assert acme.a2a_tasks.count(context_id=text, state=text, user=text) == 1
     assert acme.a2a_tasks.delete(text, user=text) is True
 
 
-def test_a_task_says_when_it_was_made_changed_and_came_to_its_state(acme: TenantHandle, clock: FixedClock) -> None:
+def test_a_task_has_its_creation_update_and_state_times(acme: TenantHandle, clock: FixedClock) -> None:
     begin = from_us(clock.now_us())
     acme.a2a_tasks.save("t", {}, state="submitted")
     clock.advance(1)
     acme.a2a_tasks.save("t", {"n": 1}, state="working", state_at=begin - timedelta(days=1))
-    found = acme.a2a_tasks.find("t")
-    assert found is not None
-    assert (found.created_at, found.updated_at) == (begin, begin + timedelta(seconds=1))
-    assert (found.state, found.state_at) == ("working", begin - timedelta(days=1))
+    task = acme.a2a_tasks.find("t")
+    assert task is not None
+    assert (task.created_at, task.updated_at) == (begin, begin + timedelta(seconds=1))
+    assert (task.state, task.state_at) == ("working", begin - timedelta(days=1))
 
 
 REFUSED: list[Any] = [
-    pytest.param({"task_id": ""}, InvalidInput, "must not be empty", id="no id"),
-    pytest.param({"task_id": 7}, InvalidInput, "must be a string", id="a number for an id"),
+    pytest.param({"task_id": ""}, InvalidInput, "task id", id="no id"),
+    pytest.param({"task_id": 7}, InvalidInput, "task id", id="a number for an id"),
     pytest.param({"task_id": "x" * 256}, LimitExceeded, "name_bytes", id="an id over the limit"),
-    pytest.param({"user": ""}, InvalidInput, "must not be empty", id="an empty user"),
+    pytest.param({"user": ""}, InvalidInput, "user", id="an empty user"),
     pytest.param({"user": "ü" * 128}, LimitExceeded, "name_bytes", id="a user over the limit in bytes"),
     pytest.param({"context_id": "x" * 501}, LimitExceeded, "key_bytes", id="a context over the limit"),
-    pytest.param({"context_id": None}, InvalidInput, "must be a string", id="no context at all"),
+    pytest.param({"context_id": None}, InvalidInput, "context id", id="no context at all"),
     pytest.param({"state": "x" * 256}, LimitExceeded, "name_bytes", id="a state over the limit"),
-    pytest.param({"state_at": NAIVE}, InvalidInput, "time zone", id="a moment without a zone"),
-    pytest.param({"state_at": 7}, InvalidInput, "time zone", id="a moment that is none"),
-    pytest.param({"task": []}, InvalidInput, "dictionary", id="a list"),
-    pytest.param({"task": {1: 2}}, InvalidInput, "string keys", id="keys that are numbers"),
-    pytest.param({"task": {"history": {}}}, InvalidInput, "a list, not dict", id="a history that is none"),
-    pytest.param({"task": {"artifacts": 7}}, InvalidInput, "a list, not int", id="artifacts that are none"),
-    pytest.param({"task": {"artifacts": [{"parts": ""}]}}, InvalidInput, "a list, not str", id="parts that are none"),
-    pytest.param({"task": {"n": float("nan")}}, InvalidText, "not a JSON number", id="not a number"),
+    pytest.param({"state_at": NAIVE}, InvalidInput, "state_at", id="a time without a zone"),
+    pytest.param({"state_at": 7}, InvalidInput, "state_at", id="a number for a time"),
+    pytest.param({"task": []}, InvalidInput, "a task", id="a list"),
+    pytest.param({"task": {1: 2}}, InvalidInput, "a task", id="keys that are numbers"),
+    pytest.param({"task": {"history": {}}}, InvalidInput, "history", id="a history that is a dictionary"),
+    pytest.param({"task": {"artifacts": 7}}, InvalidInput, "artifacts", id="artifacts that are a number"),
+    pytest.param({"task": {"artifacts": [{"parts": ""}]}}, InvalidInput, "parts", id="parts that are a text"),
+    pytest.param({"task": {"n": float("nan")}}, InvalidText, "JSON", id="not a number"),
     pytest.param({"task": {"history": [{1}]}}, InvalidText, "set", id="a set in the history"),
     pytest.param({"task": {"n": "x" * 200}}, LimitExceeded, "content_bytes", id="a frame over the limit"),
     pytest.param({"task": {"history": ["x" * 200]}}, LimitExceeded, "content_bytes", id="an element over the limit"),
@@ -86,25 +87,25 @@ REFUSED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "error", "words"), REFUSED)
-def test_what_is_refused_changes_nothing(
-    acme: TenantHandle, wrong: dict[str, Any], error: type[Exception], words: str
+@pytest.mark.parametrize(("wrong", "error", "name"), REFUSED)
+def test_an_invalid_save_changes_nothing(
+    acme: TenantHandle, wrong: dict[str, Any], error: type[Exception], name: str
 ) -> None:
     acme.a2a_tasks.save("t", {"history": ["kept"]})
-    sent: dict[str, Any] = {"task_id": "t", "task": {}, **wrong}
-    with pytest.raises(error, match=words):
-        acme.a2a_tasks.save(sent.pop("task_id"), sent.pop("task"), **sent)
+    arguments: dict[str, Any] = {"task_id": "t", "task": {}, **wrong}
+    with pytest.raises(error, match=name):
+        acme.a2a_tasks.save(arguments.pop("task_id"), arguments.pop("task"), **arguments)
     assert task_of(acme) == {"history": ["kept"]}
     assert acme.a2a_tasks.count() == 1
 
 
-def test_limits_allow_exactly_their_number(acme: TenantHandle) -> None:
+def test_limits_are_inclusive(acme: TenantHandle) -> None:
     largest = {"history": ["x" * 198, 0, 0, 0], "artifacts": [{"parts": ["y" * 198]}]}
     acme.a2a_tasks.save("t", largest, context_id="x" * 500)
     assert task_of(acme) == largest
 
 
-def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_elements_are_not_written_again(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     with Holdfast(path) as opened, sqlite3.connect(path) as beside:
         tasks = opened.tenant("acme").a2a_tasks
@@ -123,58 +124,58 @@ def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
     beside.close()
 
 
-def test_users_and_tenants_have_tasks_of_their_own(hf: Place) -> None:
+def test_users_and_tenants_have_separate_tasks(hf: Place) -> None:
     acme, zenith = hf.tenant("acme"), hf.tenant("zenith")
-    places: list[tuple[TenantHandle, str | None]] = [(acme, None), (acme, "ada"), (acme, "bob"), (zenith, "ada")]
-    for number, (tenant, user) in enumerate(places):
+    owners: list[tuple[TenantHandle, str | None]] = [(acme, None), (acme, "ada"), (acme, "bob"), (zenith, "ada")]
+    for number, (tenant, user) in enumerate(owners):
         tenant.a2a_tasks.save("t", {"n": number}, user=user)
-    for number, (tenant, user) in enumerate(places):
+    for number, (tenant, user) in enumerate(owners):
         assert task_of(tenant, user=user) == {"n": number}
         assert names(tenant, user=user) == ["t"]
     assert acme.a2a_tasks.delete("t", user="ada") is True
-    assert [tenant.a2a_tasks.count(user=user) for tenant, user in places] == [1, 0, 1, 1]
+    assert [tenant.a2a_tasks.count(user=user) for tenant, user in owners] == [1, 0, 1, 1]
     with pytest.raises(NotFound):
         zenith.a2a_tasks.restore("t", user="ada")
     assert zenith.a2a_tasks.purge("t", user="bob") == 0
 
 
-def test_a_list_is_narrowed_by_context_state_and_moment(acme: TenantHandle, clock: FixedClock) -> None:
-    moments = []
+def test_a_list_is_filtered_by_context_state_and_time(acme: TenantHandle, clock: FixedClock) -> None:
+    times = []
     for number in range(4):
-        moments.append(from_us(clock.now_us()))
+        times.append(from_us(clock.now_us()))
         acme.a2a_tasks.save(str(number), {}, context_id="ab"[number % 2], state="xy"[number // 2])
         clock.advance(1)
-    narrowed: list[tuple[dict[str, Any], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["3", "2", "1", "0"]),
         ({"context_id": "a"}, ["2", "0"]),
         ({"state": "y"}, ["3", "2"]),
         ({"context_id": "b", "state": "x"}, ["1"]),
-        ({"since": moments[2]}, ["3", "2"]),
-        ({"since": moments[2], "context_id": "a"}, ["2"]),
+        ({"since": times[2]}, ["3", "2"]),
+        ({"since": times[2], "context_id": "a"}, ["2"]),
         ({"context_id": ""}, []),
-        ({"since": moments[3] + timedelta(microseconds=1)}, []),
+        ({"since": times[3] + timedelta(microseconds=1)}, []),
     ]
-    for wanted, expected in narrowed:
-        assert names(acme, **wanted) == expected
-        assert acme.a2a_tasks.count(**wanted) == len(expected)
-    with pytest.raises(InvalidInput, match="time zone"):
+    for filters, expected in cases:
+        assert names(acme, **filters) == expected
+        assert acme.a2a_tasks.count(**filters) == len(expected)
+    with raises(InvalidInput, field="since"):
         acme.a2a_tasks.list(since=NAIVE)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
-def test_pages_put_together_are_the_list_even_within_one_moment(acme: TenantHandle, limit: int) -> None:
+def test_pages_add_up_to_the_list_even_for_equal_times(acme: TenantHandle, limit: int) -> None:
     for id in ("a", "\x00", "ü", "B", "\ud800"):
         acme.a2a_tasks.save(id, {"id": id, "history": [id]})
     expected = acme.a2a_tasks.list()
-    found, cursor = [], None
+    listed, cursor = [], None
     while True:
         page = acme.a2a_tasks.list(limit=limit, cursor=cursor)
         assert 1 <= len(page) <= limit
-        found += page
+        listed += page
         if page.next is None:
             break
         cursor = page.next
-    assert found == list(expected)
+    assert listed == list(expected)
     assert len(expected) == 5
 
 
@@ -182,13 +183,13 @@ def test_a_list_over_its_limit_must_be_paged(acme: TenantHandle) -> None:
     for number in range(6):
         assert len(names(acme)) == number
         acme.a2a_tasks.save(str(number), {})
-    with pytest.raises(LimitExceeded, match="page them"):
+    with pytest.raises(LimitExceeded, match="list_rows"):
         acme.a2a_tasks.list()
     assert len(acme.a2a_tasks.list(limit=4)) == 4
     for limit in (0, -1, True, 1.0):
-        with pytest.raises(InvalidInput, match="whole number"):
+        with pytest.raises(InvalidInput, match="limit"):
             acme.a2a_tasks.list(limit=limit)  # type: ignore[arg-type]
-    with pytest.raises(LimitExceeded, match="page_rows"):
+    with raises(LimitExceeded, limit="page_rows"):
         acme.a2a_tasks.list(limit=5)
 
 
@@ -198,23 +199,23 @@ def test_a_cursor_of_another_list_is_refused(acme: TenantHandle, cursor: Any) ->
         acme.a2a_tasks.list(cursor=cursor)
 
 
-def test_of_tasks_deleted_under_one_id_the_last_comes_back(acme: TenantHandle, clock: FixedClock) -> None:
+def test_restore_brings_back_the_task_deleted_last(acme: TenantHandle, clock: FixedClock) -> None:
     for number in range(3):
         acme.a2a_tasks.save("t", {"n": number, "history": [number]})
         assert acme.a2a_tasks.delete("t") is True
         assert acme.a2a_tasks.delete("t") is False
         clock.advance(1)
     assert acme.a2a_tasks.restore("t").task == {"n": 2, "history": [2]}
-    with pytest.raises(Conflict, match="delete it first"):
+    with pytest.raises(Conflict, match="'t'"):
         acme.a2a_tasks.restore("t")
     assert task_of(acme) == {"n": 2, "history": [2]}
     assert acme.a2a_tasks.purge("t") == 3
     assert acme.a2a_tasks.purge("t") == 0
-    with pytest.raises(NotFound, match="no deleted task 't'"):
+    with raises(NotFound, noun="task", key="t"):
         acme.a2a_tasks.restore("t")
 
 
-def test_a_session_that_has_a_task_saved_in_it_is_in_use(acme: TenantHandle, clock: FixedClock) -> None:
+def test_saving_a_task_counts_as_use_of_its_session(acme: TenantHandle, clock: FixedClock) -> None:
     mine, bobs = [acme.sessions.create(key="s", user=user) for user in ("ada", "bob")]
     clock.advance(60)
     acme.a2a_tasks.save("t", {}, context_id="s", user="ada")
@@ -234,9 +235,10 @@ TASK = st.fixed_dictionaries(
         "history": st.none() | st.lists(JSON, max_size=3),
         "artifacts": st.none()
         | st.lists(ARTIFACT, max_size=3).filter(
-            lambda found: (
+            lambda artifacts: (
                 not any(
-                    isinstance(each, dict) and not isinstance(each.get("parts"), (list, type(None))) for each in found
+                    isinstance(artifact, dict) and not isinstance(artifact.get("parts"), (list, type(None)))
+                    for artifact in artifacts
                 )
             )
         ),
@@ -247,25 +249,25 @@ TASK = st.fixed_dictionaries(
 
 @given(TASK)
 @settings(max_examples=60)
-def test_a_task_taken_apart_and_put_together_is_the_same_in_the_same_order(task: dict[str, Any]) -> None:
+def test_a_split_and_joined_task_is_identical(task: dict[str, Any]) -> None:
     before = json.dumps(task)
-    frame, elements = taken_apart(task)
-    stored = [(*place, msgspec.json.decode(msgspec.json.encode(body))) for place, body in elements.items()]
-    # Lists lie in the order of their names, as the database gives them back.
-    again = put_together(frame, sorted(stored, key=lambda each: each[:3]))
-    assert json.dumps(again) == before
-    assert json.dumps(task) == before, "what was given is left as it was"
+    frame, elements = split_task(task)
+    rows = [(*key, msgspec.json.decode(msgspec.json.encode(body))) for key, body in elements.items()]
+    # Lists are in the order of their names, as the database returns them.
+    joined = join_task(frame, sorted(rows, key=lambda row: row[:3]))
+    assert json.dumps(joined) == before
+    assert json.dumps(task) == before, "the argument is unchanged"
 
 
-def test_saves_of_one_task_at_once_leave_one_of_them_whole(tmp_path: Path) -> None:
+def test_concurrent_saves_of_one_task_leave_one_of_them_whole(tmp_path: Path) -> None:
     async def story() -> None:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as opened:
             tasks = opened.tenant("acme").a2a_tasks
             several = [{"n": number, "history": [number] * number} for number in range(8)]
-            await asyncio.gather(*(tasks.save("t", each) for each in several))
-            found = await tasks.find("t")
-            assert found is not None
-            assert found.task in several
+            await asyncio.gather(*(tasks.save("t", task) for task in several))
+            saved = await tasks.find("t")
+            assert saved is not None
+            assert saved.task in several
 
     asyncio.run(story())
 
@@ -276,31 +278,31 @@ def test_configurations_are_hidden_restored_and_purged_with_their_task(acme: Ten
     acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="u", config={"n": 2}))
     acme.a2a_tasks.delete("t")
     assert acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == []
-    assert acme.a2a_push_configs.clear("t") == 0, "what is hidden is not removed"
+    assert acme.a2a_push_configs.clear("t") == 0, "a hidden configuration is not removed"
     acme.a2a_tasks.restore("t")
     assert [
-        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
+        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
     ] == [{"n": 1}]
     acme.a2a_tasks.purge("t")
     assert acme.a2a_push_configs.list(where=[column("task_id").eq("t")]) == []
     assert [
-        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("u"), column("user").eq("")])
+        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("u"), column("user").eq("")])
     ] == [{"n": 2}]
 
 
-def test_a_task_is_not_restored_while_a_new_configuration_has_the_name_of_its_own(acme: TenantHandle) -> None:
+def test_a_task_is_not_restored_while_a_new_configuration_has_its_key(acme: TenantHandle) -> None:
     acme.a2a_tasks.save("t", {"n": 1})
     acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 1}))
     acme.a2a_tasks.delete("t")
     acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 2}))
     with pytest.raises(Conflict):
         acme.a2a_tasks.restore("t")
-    assert acme.a2a_tasks.find("t") is None, "nothing of it is half restored"
+    assert acme.a2a_tasks.find("t") is None, "the task is not restored either"
     assert [
-        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
+        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
     ] == [{"n": 2}]
     acme.a2a_push_configs.clear("t")
     assert acme.a2a_tasks.restore("t").task == {"n": 1}
     assert [
-        each.config for each in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
+        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
     ] == [{"n": 1}]

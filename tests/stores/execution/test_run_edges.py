@@ -1,4 +1,4 @@
-"""Runs at their edges: the largest that may be and one more, any text, the same thing twice, and a queue with many in front."""
+"""Edge cases of runs: limits, odd texts, repetitions, and a queue with many hidden runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from holdfast import FixedClock, Holdfast, Limits, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, LimitExceeded, NotFound
-from holdfast.stores.execution.runs.leases import CANDIDATES, HIDDEN_S
+from holdfast.stores.execution.runs.leases import CANDIDATE_BATCH, HIDDEN_S
 from holdfast.types import Run
+from tests.errors import raises
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+MESSAGE_ID = "01900000-0000-7000-8000-000000000000"
 ODD = "nul \0, lone \udcff, Ünïcode 🙂"
 NUMBERS = count(1)
 LIMITS = Limits(
@@ -24,8 +25,8 @@ LIMITS = Limits(
 )  # fmt: skip
 
 
-class Place(NamedTuple):
-    """A tenant with a run that somebody holds, and another tenant."""
+class RunFixture(NamedTuple):
+    """A tenant with a run that the test holds, and another tenant."""
 
     acme: TenantHandle
     zenith: TenantHandle
@@ -44,27 +45,27 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def _open() -> Iterator[tuple[Holdfast, FixedClock]]:
-    """One database for all: each test has tenants of its own."""
+    """One database for all tests: each has its own tenants."""
     clock = FixedClock()
     with Holdfast(":memory:", clock=clock, limits=LIMITS) as hf:
         yield hf, clock
 
 
 @pytest.fixture
-def place(_open: tuple[Holdfast, FixedClock]) -> Place:
+def fixture(_open: tuple[Holdfast, FixedClock]) -> RunFixture:
     hf, clock = _open
     number = next(NUMBERS)
     acme = hf.tenant(f"acme {number}")
     run = acme.leases.claim("me", run_id=acme.runs.start(acme.sessions.create().id).id)
     assert run is not None
-    return Place(acme, hf.tenant(f"zenith {number}"), clock, run)
+    return RunFixture(acme, hf.tenant(f"zenith {number}"), clock, run)
 
 
 def call(id: str, **more: Any) -> NewToolCall:
     return NewToolCall(id=id, tool_name="t", **more)
 
 
-def said(content: str = "x", **more: Any) -> NewMessage:
+def message(content: str = "x", **more: Any) -> NewMessage:
     return NewMessage(role="assistant", content=content, **more)
 
 
@@ -74,7 +75,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "state": {"state": "x" * 38},
     "state in bytes": {"state": "é" * 19},
     "depth": {"state": [[[[1]]]]},
-    "messages": {"messages": [said(), said(), said()]},
+    "messages": {"messages": [message(), message(), message()]},
     "result": {"tool_calls": [ToolOutcome(id="a", result="x" * 18)]},
     "error": {"tool_calls": [ToolOutcome(id="a", error="x" * 30)]},
     "last result": {"last_tool_result": "x" * 20},
@@ -86,7 +87,7 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
     "state": {"state": "x" * 39},
     "state in bytes": {"state": "é" * 20},
     "depth": {"state": [[[[[1]]]]]},
-    "messages": {"messages": [said()] * 4},
+    "messages": {"messages": [message()] * 4},
     "result": {"tool_calls": [ToolOutcome(id="a", result="x" * 19)]},
     "error": {"tool_calls": [ToolOutcome(id="a", error="x" * 31)]},
     "last result": {"last_tool_result": "x" * 21},
@@ -96,68 +97,68 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", FITTING)
-def test_a_step_may_be_as_large_as_its_limits(place: Place, what: str) -> None:
-    place.intend(call("a"))
-    place.step(**FITTING[what])
-    assert place.now().iteration == 1
+@pytest.mark.parametrize("case", FITTING)
+def test_a_step_may_be_as_large_as_its_limits(fixture: RunFixture, case: str) -> None:
+    fixture.intend(call("a"))
+    fixture.step(**FITTING[case])
+    assert fixture.now().iteration == 1
 
 
-@pytest.mark.parametrize("what", TOO_LARGE)
-def test_one_more_than_that_is_refused_and_nothing_of_the_step_is_there(place: Place, what: str) -> None:
-    place.intend(call("a"))
-    before = place.acme.runs.load(place.run.id)
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_a_step_over_a_limit_is_refused_and_changes_nothing(fixture: RunFixture, case: str) -> None:
+    fixture.intend(call("a"))
+    before = fixture.acme.runs.load(fixture.run.id)
     with pytest.raises((LimitExceeded, InvalidInput)):
-        place.step(**{"messages": [said()], **TOO_LARGE[what]})
-    assert place.acme.runs.load(place.run.id) == before
-    assert place.acme.messages.count(place.run.session_id) == 0
+        fixture.step(**{"messages": [message()], **TOO_LARGE[case]})
+    assert fixture.acme.runs.load(fixture.run.id) == before
+    assert fixture.acme.messages.count(fixture.run.session_id) == 0
 
 
-def test_as_many_calls_may_be_open_as_the_limit_says_and_no_more(place: Place) -> None:
-    place.intend(call("a"), call("b"))
-    place.intend(call("c"))
-    with pytest.raises(LimitExceeded, match="open_tool_calls"):
-        place.intend(call("d"))
-    place.step(tool_calls=[ToolOutcome(id="b")])
-    place.intend(call("d"))
-    assert [each.call.id for each in place.acme.tool_calls.pending(place.run.id)] == ["a", "c", "d"]
+def test_the_number_of_open_calls_is_limited(fixture: RunFixture) -> None:
+    fixture.intend(call("a"), call("b"))
+    fixture.intend(call("c"))
+    with raises(LimitExceeded, limit="open_tool_calls"):
+        fixture.intend(call("d"))
+    fixture.step(tool_calls=[ToolOutcome(id="b")])
+    fixture.intend(call("d"))
+    assert [pending.call.id for pending in fixture.acme.tool_calls.pending(fixture.run.id)] == ["a", "c", "d"]
 
 
-@pytest.mark.parametrize("given", ["x" * 18, "é" * 9, [], {}, None, 0], ids=repr)
-def test_the_input_of_a_call_is_kept_as_it_was(place: Place, given: Any) -> None:
-    (made,) = place.intend(call("a", tool_input=given))
-    assert made.tool_input == given
-    assert place.acme.tool_calls.get(place.run.id, "a") == made
+@pytest.mark.parametrize("tool_input", ["x" * 18, "é" * 9, [], {}, None, 0], ids=repr)
+def test_the_input_of_a_call_is_stored_unchanged(fixture: RunFixture, tool_input: Any) -> None:
+    (recorded,) = fixture.intend(call("a", tool_input=tool_input))
+    assert recorded.tool_input == tool_input
+    assert fixture.acme.tool_calls.get(fixture.run.id, "a") == recorded
 
 
 # --------------------------------------------------------------------------------------------------------- any text
 
 
-def test_any_text_can_be_in_every_part_of_a_step(place: Place) -> None:
-    place.intend(NewToolCall(id=ODD, tool_name=ODD))
-    place.step(
+def test_every_part_of_a_step_can_contain_any_text(fixture: RunFixture) -> None:
+    fixture.intend(NewToolCall(id=ODD, tool_name=ODD))
+    fixture.step(
         state={ODD[:5]: 1}, tool_calls=[ToolOutcome(id=ODD, error=ODD[:20])], snapshot=ODD, last_tool_result=ODD[:9]
     )
-    step = place.acme.steps.get(place.run.id, 1)
+    step = fixture.acme.steps.get(fixture.run.id, 1)
     assert (step.state, step.snapshot, step.last_tool_result) == ({ODD[:5]: 1}, ODD, ODD[:9])
-    (there,) = place.acme.tool_calls.list(place.run.id)
-    assert (there.id, there.tool_name, there.error, there.status) == (ODD, ODD, ODD[:20], "failed")
+    (recorded,) = fixture.acme.tool_calls.list(fixture.run.id)
+    assert (recorded.id, recorded.tool_name, recorded.error, recorded.status) == (ODD, ODD, ODD[:20], "failed")
 
 
-def test_a_holder_may_have_any_name(place: Place) -> None:
-    place.acme.leases.release(place.run.id, epoch=place.run.epoch)
-    held = place.acme.leases.claim(ODD)
-    assert held is not None
-    assert (held.holder, place.now().holder) == (ODD, ODD)
+def test_a_holder_can_have_any_name(fixture: RunFixture) -> None:
+    fixture.acme.leases.release(fixture.run.id, epoch=fixture.run.epoch)
+    claimed = fixture.acme.leases.claim(ODD)
+    assert claimed is not None
+    assert (claimed.holder, fixture.now().holder) == (ODD, ODD)
 
 
-def test_an_agent_of_any_name_is_claimed_by_it(place: Place) -> None:
-    mine = place.acme.runs.start(place.run.session_id, agent=ODD)
-    place.acme.runs.start(place.run.session_id, agent="nul ")
-    held = place.acme.leases.claim("me", agents=[ODD])
+def test_runs_can_be_claimed_by_an_agent_of_any_name(fixture: RunFixture) -> None:
+    mine = fixture.acme.runs.start(fixture.run.session_id, agent=ODD)
+    fixture.acme.runs.start(fixture.run.session_id, agent="nul ")
+    held = fixture.acme.leases.claim("me", agents=[ODD])
     assert held is not None
     assert held.id == mine.id
-    assert place.acme.leases.claim("me", agents=[ODD]) is None
+    assert fixture.acme.leases.claim("me", agents=[ODD]) is None
 
 
 # ------------------------------------------------------------------------------------------------------ the same thing twice
@@ -175,147 +176,147 @@ OTHERS: dict[str, dict[str, Any]] = {
     "an empty result": {"last_tool_result": ""},
     "another snapshot": {"snapshot": "S"},
     "no snapshot": {"snapshot": None},
-    "a message": {"messages": [said()]},
+    "a message": {"messages": [message()]},
     "an end": {"stop_reason": "done"},
     "a pause": {"pause_until": datetime(2100, 1, 1, tzinfo=UTC)},
 }
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_step_of_another_content_is_not_the_same_step(place: Place, other: str) -> None:
-    place.step(**STEP)
-    before = place.now()
-    with pytest.raises(Conflict, match="was committed with another content"):
-        place.step(**{**STEP, **OTHERS[other]})
-    assert place.now() == before
+def test_a_step_with_other_content_is_a_conflict(fixture: RunFixture, other: str) -> None:
+    fixture.step(**STEP)
+    before = fixture.now()
+    with pytest.raises(Conflict, match=f"step 1 of run {fixture.run.id}"):
+        fixture.step(**{**STEP, **OTHERS[other]})
+    assert fixture.now() == before
 
 
-def test_the_same_step_twice_is_one_step_and_does_not_renew_the_lease(place: Place) -> None:
-    first = place.step(**STEP)
-    before = place.now()
-    place.clock.advance(1)
-    assert place.step(**STEP) == first
-    assert place.now() == before
+def test_a_repeated_step_changes_nothing_and_does_not_renew_the_lease(fixture: RunFixture) -> None:
+    first = fixture.step(**STEP)
+    before = fixture.now()
+    fixture.clock.advance(1)
+    assert fixture.step(**STEP) == first
+    assert fixture.now() == before
 
 
-def test_a_message_with_an_id_of_its_own_is_another_than_one_without(place: Place) -> None:
-    place.step(messages=[said(id=NOBODY)])
-    with pytest.raises(Conflict, match="another content"):
-        place.step(messages=[said()])
+def test_a_message_with_an_id_differs_from_one_without(fixture: RunFixture) -> None:
+    fixture.step(messages=[message(id=MESSAGE_ID)])
+    with pytest.raises(Conflict, match=f"step 1 of run {fixture.run.id}"):
+        fixture.step(messages=[message()])
 
 
-LEAVING: dict[str, Callable[[Place], Run]] = {
-    "release": lambda place: place.acme.leases.release(place.run.id, epoch=place.run.epoch),
-    "wait": lambda place: place.acme.runs.pause(place.run.id, epoch=place.run.epoch),
-    "pause": lambda place: place.acme.runs.pause(
-        place.run.id, epoch=place.run.epoch, until=datetime(2100, 1, 1, tzinfo=UTC)
+LEAVING: dict[str, Callable[[RunFixture], Run]] = {
+    "release": lambda fixture: fixture.acme.leases.release(fixture.run.id, epoch=fixture.run.epoch),
+    "wait": lambda fixture: fixture.acme.runs.pause(fixture.run.id, epoch=fixture.run.epoch),
+    "pause": lambda fixture: fixture.acme.runs.pause(
+        fixture.run.id, epoch=fixture.run.epoch, until=datetime(2100, 1, 1, tzinfo=UTC)
     ),
-    "finish": lambda place: place.acme.runs.finish(place.run.id, epoch=place.run.epoch, stop_reason=ODD),
-    "fail": lambda place: place.acme.runs.fail(place.run.id, epoch=place.run.epoch, error=ODD[:20]),
-    "cancel": lambda place: place.acme.runs.cancel(place.run.id, reason=ODD[:20]),
+    "finish": lambda fixture: fixture.acme.runs.finish(fixture.run.id, epoch=fixture.run.epoch, stop_reason=ODD),
+    "fail": lambda fixture: fixture.acme.runs.fail(fixture.run.id, epoch=fixture.run.epoch, error=ODD[:20]),
+    "cancel": lambda fixture: fixture.acme.runs.cancel(fixture.run.id, reason=ODD[:20]),
 }
 
 
 @pytest.mark.parametrize("how", LEAVING)
-def test_a_run_can_be_left_twice_in_the_same_way(place: Place, how: str) -> None:
-    done = LEAVING[how](place)
-    place.clock.advance(1)
-    assert LEAVING[how](place) == done == place.now()
+def test_leaving_a_run_can_be_repeated(fixture: RunFixture, how: str) -> None:
+    first = LEAVING[how](fixture)
+    fixture.clock.advance(1)
+    assert LEAVING[how](fixture) == first == fixture.now()
 
 
 @pytest.mark.parametrize("how", LEAVING)
-def test_whoever_has_left_a_run_can_write_no_more(place: Place, how: str) -> None:
-    LEAVING[how](place)
+def test_a_former_holder_can_no_longer_write(fixture: RunFixture, how: str) -> None:
+    LEAVING[how](fixture)
     writes: list[Callable[[], object]] = [
-        place.step,
-        lambda: place.intend(call("a")),
-        lambda: place.acme.leases.renew(place.run.id, epoch=place.run.epoch),
+        fixture.step,
+        lambda: fixture.intend(call("a")),
+        lambda: fixture.acme.leases.renew(fixture.run.id, epoch=fixture.run.epoch),
     ]
     for write in writes:
         with pytest.raises((Conflict, Fenced)):
             write()
-    assert (place.now().iteration, place.acme.tool_calls.list(place.run.id)) == (0, [])
+    assert (fixture.now().iteration, fixture.acme.tool_calls.list(fixture.run.id)) == (0, [])
 
 
-def test_a_pause_in_another_time_zone_is_the_same_moment(place: Place) -> None:
-    there = timezone(timedelta(hours=5, minutes=30))
-    until = datetime(2100, 1, 1, 5, 30, tzinfo=there)
-    done = place.acme.runs.pause(place.run.id, epoch=place.run.epoch, until=until)
-    assert done.pause_until == datetime(2100, 1, 1, tzinfo=UTC)
-    assert LEAVING["pause"](place) == done
+def test_a_pause_in_another_time_zone_is_the_same_time(fixture: RunFixture) -> None:
+    zone = timezone(timedelta(hours=5, minutes=30))
+    until = datetime(2100, 1, 1, 5, 30, tzinfo=zone)
+    paused = fixture.acme.runs.pause(fixture.run.id, epoch=fixture.run.epoch, until=until)
+    assert paused.pause_until == datetime(2100, 1, 1, tzinfo=UTC)
+    assert LEAVING["pause"](fixture) == paused
 
 
 # -------------------------------------------------------------------------------------------------------------- leases
 
 
 @pytest.mark.parametrize("ttl_ms", [1, 59_999, 60_000])
-def test_a_lease_lasts_as_long_as_was_said(place: Place, ttl_ms: int) -> None:
-    now_us = place.clock.now_us()
-    held = place.acme.leases.renew(place.run.id, epoch=place.run.epoch, ttl_ms=ttl_ms)
+def test_a_lease_lasts_for_its_requested_duration(fixture: RunFixture, ttl_ms: int) -> None:
+    now_us = fixture.clock.now_us()
+    held = fixture.acme.leases.renew(fixture.run.id, epoch=fixture.run.epoch, ttl_ms=ttl_ms)
     assert (held.lease_ms, held.lease_until) == (ttl_ms, from_us(now_us + ttl_ms * 1_000))
-    place.clock.advance(0.0005)
-    again = place.acme.leases.renew(place.run.id, epoch=place.run.epoch)
-    assert again.lease_until == from_us(place.clock.now_us() + ttl_ms * 1_000), "and as long again"
+    fixture.clock.advance(0.0005)
+    again = fixture.acme.leases.renew(fixture.run.id, epoch=fixture.run.epoch)
+    assert again.lease_until == from_us(fixture.clock.now_us() + ttl_ms * 1_000), "the duration is kept"
 
 
 @pytest.mark.parametrize(
     ("ttl_ms", "error"), [(0, InvalidInput), (True, InvalidInput), ("1", InvalidInput), (60_001, LimitExceeded)]
 )
-def test_a_lease_that_cannot_be_changes_nothing(place: Place, ttl_ms: Any, error: type[HoldfastError]) -> None:
-    before = place.now()
+def test_an_invalid_lease_changes_nothing(fixture: RunFixture, ttl_ms: Any, error: type[HoldfastError]) -> None:
+    before = fixture.now()
     with pytest.raises(error, match="ttl_ms"):
-        place.acme.leases.renew(place.run.id, epoch=place.run.epoch, ttl_ms=ttl_ms)
-    assert place.now() == before
+        fixture.acme.leases.renew(fixture.run.id, epoch=fixture.run.epoch, ttl_ms=ttl_ms)
+    assert fixture.now() == before
 
 
-def test_another_tenant_can_neither_renew_nor_release_nor_claim(place: Place) -> None:
-    theirs = place.zenith.leases
+def test_another_tenant_can_neither_renew_nor_release_nor_claim_a_run(fixture: RunFixture) -> None:
+    theirs = fixture.zenith.leases
     calls: list[Callable[[], object]] = [
-        lambda: theirs.renew(place.run.id, epoch=place.run.epoch),
-        lambda: theirs.release(place.run.id, epoch=place.run.epoch),
-        lambda: theirs.claim("thief", run_id=place.run.id),
+        lambda: theirs.renew(fixture.run.id, epoch=fixture.run.epoch),
+        lambda: theirs.release(fixture.run.id, epoch=fixture.run.epoch),
+        lambda: theirs.claim("thief", run_id=fixture.run.id),
     ]
-    for each in calls:
-        with pytest.raises(NotFound):
-            each()
+    for attempt in calls:
+        with raises(NotFound, noun="run", key=fixture.run.id):
+            attempt()
     assert theirs.claim("thief") is None
 
 
-def test_a_claim_that_is_given_back_does_not_count(place: Place) -> None:
-    for _ in range(2 * place.run.max_attempts):
-        run = place.now()
-        place.acme.leases.release(run.id, epoch=run.epoch)
-        assert place.acme.leases.claim("me", run_id=run.id) is not None
-    assert (place.now().status, place.now().attempts) == ("running", 1)
+def test_a_released_claim_does_not_count_as_an_attempt(fixture: RunFixture) -> None:
+    for _ in range(2 * fixture.run.max_attempts):
+        run = fixture.now()
+        fixture.acme.leases.release(run.id, epoch=run.epoch)
+        assert fixture.acme.leases.claim("me", run_id=run.id) is not None
+    assert (fixture.now().status, fixture.now().attempts) == ("running", 1)
 
 
-def test_a_claim_for_more_agents_than_may_be_is_refused(place: Place) -> None:
-    assert place.acme.leases.claim("me", agents=["a", "b", "c", "d"]) is None
-    with pytest.raises(LimitExceeded, match="filter_values"):
-        place.acme.leases.claim("me", agents=["a", "b", "c", "d", "e"])
+def test_a_claim_for_too_many_agents_is_refused(fixture: RunFixture) -> None:
+    assert fixture.acme.leases.claim("me", agents=["a", "b", "c", "d"]) is None
+    with raises(LimitExceeded, limit="filter_values"):
+        fixture.acme.leases.claim("me", agents=["a", "b", "c", "d", "e"])
 
 
-def test_a_run_behind_many_of_deleted_sessions_is_found(place: Place) -> None:
-    for _ in range(2 * CANDIDATES + 1):
-        hidden = place.acme.sessions.create()
-        place.acme.runs.start(hidden.id)
-        place.acme.sessions.delete(hidden.id)
-    place.clock.advance(1)
-    last = place.acme.runs.start(place.run.session_id)
-    held = place.acme.leases.claim("me")
+def test_a_run_behind_many_hidden_runs_is_claimed(fixture: RunFixture) -> None:
+    for _ in range(2 * CANDIDATE_BATCH + 1):
+        hidden = fixture.acme.sessions.create()
+        fixture.acme.runs.start(hidden.id)
+        fixture.acme.sessions.delete(hidden.id)
+    fixture.clock.advance(1)
+    last = fixture.acme.runs.start(fixture.run.session_id)
+    held = fixture.acme.leases.claim("me")
     assert held is not None
     assert held.id == last.id
 
 
-def test_a_run_of_a_session_that_comes_back_is_claimed_a_minute_later_at_most(place: Place) -> None:
-    session = place.acme.sessions.create()
-    run = place.acme.runs.start(session.id)
-    place.acme.sessions.delete(session.id)
-    assert place.acme.leases.claim("me") is None
-    place.acme.sessions.restore(session.id)
-    place.acme.leases.renew(place.run.id, epoch=place.run.epoch)
-    place.clock.advance(HIDDEN_S)
-    held = place.acme.leases.claim("me")
+def test_a_run_of_a_restored_session_is_claimed_within_a_minute(fixture: RunFixture) -> None:
+    session = fixture.acme.sessions.create()
+    run = fixture.acme.runs.start(session.id)
+    fixture.acme.sessions.delete(session.id)
+    assert fixture.acme.leases.claim("me") is None
+    fixture.acme.sessions.restore(session.id)
+    fixture.acme.leases.renew(fixture.run.id, epoch=fixture.run.epoch)
+    fixture.clock.advance(HIDDEN_S)
+    held = fixture.acme.leases.claim("me")
     assert held is not None
     assert held.id == run.id
 
@@ -323,14 +324,15 @@ def test_a_run_of_a_session_that_comes_back_is_claimed_a_minute_later_at_most(pl
 # ----------------------------------------------------------------------------------------------------------- tool calls
 
 
-def test_a_step_takes_in_what_a_person_has_decided_meanwhile(place: Place) -> None:
-    place.intend(call("a"), call("b"))
-    place.acme.tool_calls.cancel(place.run.id, "a", reason="not that one")
-    place.step(tool_calls=[ToolOutcome(id="a", result=1), ToolOutcome(id="b", result=2)])
-    found = {
-        each.id: (each.status, each.result, each.error, each.step) for each in place.acme.tool_calls.list(place.run.id)
+def test_a_step_contains_a_person_s_concurrent_decision(fixture: RunFixture) -> None:
+    fixture.intend(call("a"), call("b"))
+    fixture.acme.tool_calls.cancel(fixture.run.id, "a", reason="not that one")
+    fixture.step(tool_calls=[ToolOutcome(id="a", result=1), ToolOutcome(id="b", result=2)])
+    calls = {
+        recorded.id: (recorded.status, recorded.result, recorded.error, recorded.step)
+        for recorded in fixture.acme.tool_calls.list(fixture.run.id)
     }
-    assert found == {"a": ("cancelled", None, "not that one", 1), "b": ("finished", 2, None, 1)}
+    assert calls == {"a": ("cancelled", None, "not that one", 1), "b": ("finished", 2, None, 1)}
 
 
 @pytest.mark.parametrize(
@@ -343,19 +345,21 @@ def test_a_step_takes_in_what_a_person_has_decided_meanwhile(place: Place) -> No
         ({"error": "no", "status": "finished"}, "finished"),
         ({"status": "unknown"}, "unknown"),
     ],
-    ids=["nothing", "a result", "an empty error", "both", "as said", "unknown"],
+    ids=["nothing", "a result", "an empty error", "both", "as message", "unknown"],
 )
-def test_an_outcome_is_what_it_says_or_what_it_has(place: Place, outcome: dict[str, Any], status: str) -> None:
-    place.intend(call("a"))
-    place.step(tool_calls=[ToolOutcome(id="a", **outcome)])
-    there = place.acme.tool_calls.get(place.run.id, "a")
-    assert (there.status, there.result, there.error) == (status, outcome.get("result"), outcome.get("error"))
+def test_the_status_of_an_outcome_is_explicit_or_derived(
+    fixture: RunFixture, outcome: dict[str, Any], status: str
+) -> None:
+    fixture.intend(call("a"))
+    fixture.step(tool_calls=[ToolOutcome(id="a", **outcome)])
+    recorded = fixture.acme.tool_calls.get(fixture.run.id, "a")
+    assert (recorded.status, recorded.result, recorded.error) == (status, outcome.get("result"), outcome.get("error"))
 
 
-def test_runs_below_each_other_are_as_many_as_the_limit_says(place: Place) -> None:
-    above = place.run
+def test_the_depth_of_nested_runs_is_limited(fixture: RunFixture) -> None:
+    parent = fixture.run
     for depth in (1, 2):
-        above = place.acme.runs.start(place.run.session_id, parent=above.id)
-        assert above.depth == depth
-    with pytest.raises(LimitExceeded, match="run_depth"):
-        place.acme.runs.start(place.run.session_id, parent=above.id)
+        parent = fixture.acme.runs.start(fixture.run.session_id, parent=parent.id)
+        assert parent.depth == depth
+    with raises(LimitExceeded, limit="run_depth"):
+        fixture.acme.runs.start(fixture.run.session_id, parent=parent.id)

@@ -1,4 +1,4 @@
-"""Databases, places for packs, and directories to capture."""
+"""Databases, storages for packs, and directories to capture."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.stores.objects.conftest import address, bucket, place, s3_server
 __all__ = ["address", "bucket", "place", "s3_server"]
 
 SMALL = Limits(pack_from_bytes=1_000)
-"""So that bodies need not be large to lie in packs."""
+"""Limits with which small objects are stored in packs."""
 MIB = 1024 * 1024
 POOL = PoolOptions(min_connections=1, max_connections=2)
 
 
 class Lines(logging.Handler):
-    """What was said in the log of retention."""
+    """The lines of the retention log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class Lines(logging.Handler):
 
     @property
     def said(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in self.raw]
+        return [json.loads(line) for line in self.raw]
 
     def deleted(self, reason: str | None = None) -> list[str]:
         """The snapshots of which it was said that they went, and why."""
-        return [each["checkpoint_id"] for each in self.said if reason in (None, each["reason"])]
+        return [event["checkpoint_id"] for event in self.said if reason in (None, event["reason"])]
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ class Bench:
 
     def run(self, tenant: str = "acme") -> str:
         """A new run."""
-        there = self.tenant(tenant)
-        return there.runs.start(there.sessions.create().id).id
+        existing = self.tenant(tenant)
+        return existing.runs.start(existing.sessions.create().id).id
 
     def end(self, run_id: str, tenant: str = "acme") -> None:
         self.tenant(tenant).runs.cancel(run_id)
@@ -83,7 +83,7 @@ class Bench:
 
     def ids(self, run_id: str | None = None, tenant: str = "acme") -> list[str]:
         """The snapshots there are, the oldest first."""
-        return [each.id for each in self.tenant(tenant).snapshots.list(run_id=run_id)][::-1]
+        return [snapshot.id for snapshot in self.tenant(tenant).snapshots.list(run_id=run_id)][::-1]
 
     def quota(self, mib: int, tenant: str = "acme") -> None:
         self.holdfast.tenants.set_quota(tenant, snapshot_quota_mib=mib)
@@ -104,8 +104,8 @@ def opens(address: str, tmp_path: Path) -> Iterator[Opens]:
         return Bench(opened[-1], clock, tmp_path)
 
     yield make
-    for each in opened:
-        each.close()
+    for handle in opened:
+        handle.close()
 
 
 @pytest.fixture

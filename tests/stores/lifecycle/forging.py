@@ -1,4 +1,4 @@
-"""Snapshots made without any files: trees of bodies of our choosing, on layers of our choosing. Quick, and exact in bytes."""
+"""Snapshots created without files: trees of chosen objects, on chosen layers. Fast, and exact to the byte."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ def body(number: int, size: int) -> bytes:
     return Random(number).randbytes(size)
 
 
-def forge(there: TenantHandle, run_id: str, tree: Sequence[bytes], *, on: Snapshot | None = None) -> Snapshot:
+def forge(tenant: TenantHandle, run_id: str, tree: Sequence[bytes], *, on: Snapshot | None = None) -> Snapshot:
     """Capture a tree of these bodies, a file each, as a whole or as the difference to the tree of another snapshot.
 
     What a capture does when it has read all files: the same transaction, the same cap.
     """
-    packed = [bodies.pack(each) for each in tree]
-    entries = {each.digest.hex(): _entry(each) for each in packed}
-    before = {} if on is None else dict(there.snapshots.tree(on.id).entries)
+    packed = [bodies.pack(content) for content in tree]
+    entries = {pack.digest.hex(): _entry(pack) for pack in packed}
+    before = {} if on is None else dict(tenant.snapshots.tree(on.id).entries)
     new = [entry for path, entry in entries.items() if path not in before]
     difference = Difference(new, [path for path in before if path not in entries])
-    parts = [LayerPart([each for each in packed if each.digest in objects_of(new)])]
+    parts = [LayerPart([pack for pack in packed if pack.digest in objects_of(new)])]
     layer = NewLayer(layers.manifest_of(difference), None if on is None else on.layer_id, parts)
-    size = sum(each.size_bytes for each in packed)
-    wanted = NewSnapshot(run_id, None, "step", None, layer, len(entries), size, there._scope.ids.new())
-    recorded, gone = step(there._engine.write(lambda connection: capture._record(connection, there._scope, wanted)))
-    capture.rules.log_removals(there._scope, gone, "per_run_cap")
+    size = sum(pack.size_bytes for pack in packed)
+    expected = NewSnapshot(run_id, None, "step", None, layer, len(entries), size, tenant._scope.ids.new())
+    recorded, removed = step(
+        tenant._engine.write(lambda connection: capture._record(connection, tenant._scope, expected))
+    )
+    capture.rules.log_removals(tenant._scope, removed, "per_run_cap")
     return recorded
 
 
@@ -46,19 +48,19 @@ def _entry(packed: bodies.Packed) -> TreeEntry:
     return TreeEntry(packed.digest.hex(), "file", 0o644, 0, packed.size_bytes, "", packed.digest, (piece,))
 
 
-def intact(there: TenantHandle, ids: Sequence[str]) -> bool:
+def intact(tenant: TenantHandle, ids: Sequence[str]) -> bool:
     """Whether every body of these snapshots can be read."""
-    for each in ids:
-        for path in there.snapshots.tree(each).entries:
-            if bodies.digest_of(there.snapshots.read(each, path)).hex() != path:
+    for snapshot_id in ids:
+        for path in tenant.snapshots.tree(snapshot_id).entries:
+            if bodies.digest_of(tenant.snapshots.read(snapshot_id, path)).hex() != path:
                 return False
     return True
 
 
-async def many(connection: Connection, there: TenantHandle, run_id: str, count: int) -> None:
+async def many(connection: Connection, tenant: TenantHandle, run_id: str, count: int) -> None:
     """So many small snapshots of a run at once, around every cap: to begin with."""
     for number in range(count):
         manifest = layers.manifest_of(Difference([], [str(number)]))
         layer = NewLayer(manifest, None, [LayerPart([bodies.pack(b"%d of %s" % (number, run_id.encode()))])])
-        new = NewSnapshot(run_id, None, "step", None, layer, 0, 0, there._scope.ids.new())
-        await snapshots.record(connection, there._scope, new)
+        new = NewSnapshot(run_id, None, "step", None, layer, 0, 0, tenant._scope.ids.new())
+        await snapshots.record(connection, tenant._scope, new)

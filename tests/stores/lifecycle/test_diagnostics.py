@@ -1,4 +1,4 @@
-"""What is not as it should be is found and named; what nobody needs is removed, and nothing else."""
+"""Diagnostics find and report every defect, and a repair removes unneeded data and nothing else."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.stores.objects.test_pack_faults import Died, Dying
 FOLDER = folder_of("acme")
 
 
-def test_a_tenant_that_is_well_has_no_findings(local: Bench) -> None:
+def test_an_intact_tenant_has_no_findings(local: Bench) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)
-    assert local.tenant().diagnostics.look() == DiagnosticReport() == local.tenant("nobody").diagnostics.look()
+    assert local.tenant().diagnostics.look() == DiagnosticReport() == local.tenant("absent").diagnostics.look()
     assert local.tenant().diagnostics.look().is_sound
     assert local.tenant().diagnostics.repair().is_tidy
 
 
-def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_found_and_removed(opens: Opens, tmp_path: Path) -> None:
     bench = opens()
     run = bench.run()
     kept = bench.capture(run)
@@ -36,24 +36,24 @@ def test_what_the_dead_left_is_found_and_removed(opens: Opens, tmp_path: Path) -
     with pytest.raises(Died):
         dying.capture(run, size=3_000)
     place = PackStorage(tmp_path / "packs")
-    asyncio.run(place.write(f"{FOLDER}/orphan", b"nobody's", blocking=False))
+    asyncio.run(place.write(f"{FOLDER}/orphan", b"unknown", blocking=False))
     acme = bench.tenant()
-    assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "what is new may still be wanted"
+    assert acme.diagnostics.look() == DiagnosticReport(orphan_packs=("orphan",)), "a new file may still be in use"
     bench.clock.advance(3_600)
-    found = acme.diagnostics.look()
-    assert (found.orphan_packs, len(found.unsealed_packs), found.is_sound, found.is_tidy) == (
+    result = acme.diagnostics.look()
+    assert (result.orphan_packs, len(result.unsealed_packs), result.is_sound, result.is_tidy) == (
         ("orphan",),
         1,
         True,
         False,
     )
-    assert acme.diagnostics.look() == found, "looking changes nothing"
+    assert acme.diagnostics.look() == result, "look changes nothing"
     assert acme.diagnostics.repair() == DiagnosticReport()
     assert len(asyncio.run(place.names("", blocking=False))) == 1
     assert acme.snapshots.read(kept.id, "file")
 
 
-def test_what_went_with_its_run_is_found_and_removed(local: Bench) -> None:
+def test_layers_of_removed_runs_are_found_and_removed(local: Bench) -> None:
     run = local.run()
     local.capture(run)
     acme = local.tenant()
@@ -65,24 +65,24 @@ def test_what_went_with_its_run_is_found_and_removed(local: Bench) -> None:
     assert acme.objects.usage().count == 0
 
 
-def test_what_is_lost_is_named_and_left_as_it_is(local: Bench, tmp_path: Path) -> None:
+def test_lost_data_is_reported_and_left_unchanged(local: Bench, tmp_path: Path) -> None:
     run = local.run()
     hurt, well = local.capture(run), local.capture(local.run())
     (pack,) = [path for path in (tmp_path / "packs" / FOLDER).iterdir() if _is_of(local, path.name, hurt.layer_id)]
     pack.unlink()
     acme = local.tenant()
-    found = acme.diagnostics.repair()
-    assert (found.missing_packs, found.is_sound) == ((pack.name,), False)
-    assert [(each.id, each.reason) for each in found.damaged_snapshots] == [
-        (hurt.id, "1 of the bodies it needs are not there")
+    result = acme.diagnostics.repair()
+    assert (result.missing_packs, result.is_sound) == ((pack.name,), False)
+    assert [(damaged_snapshot.id, damaged_snapshot.reason) for damaged_snapshot in result.damaged_snapshots] == [
+        (hurt.id, "1 of the objects it needs do not exist")
     ]
     assert acme.snapshots.read(well.id, "file")
     engine, params = local.holdfast._engine, acme._scope.params(layer_id=hurt.layer_id)
-    gone = "DELETE FROM objects WHERE digest IN (SELECT manifest FROM snapshot_layers WHERE id = :layer_id)"
-    step(engine.write(lambda connection: _run(connection, gone, params)))
-    found = acme.diagnostics.look()
-    assert found.dangling_refs == 1
-    assert "there is no object" in found.damaged_snapshots[0].reason
+    removed = "DELETE FROM objects WHERE digest IN (SELECT manifest FROM snapshot_layers WHERE id = :layer_id)"
+    step(engine.write(lambda connection: _run(connection, removed, params)))
+    result = acme.diagnostics.look()
+    assert result.dangling_refs == 1
+    assert "does not exist" in result.damaged_snapshots[0].reason
 
 
 async def _run(connection: object, sql: str, params: dict[str, object]) -> list[tuple[object, ...]]:
@@ -100,7 +100,7 @@ def _is_of(bench: Bench, pack: str, layer_id: str) -> bool:
     return bool(step(bench.holdfast._engine.read(lambda connection: _run(connection, asked, params))))
 
 
-def test_a_place_that_cannot_be_reached_is_no_finding(opens: Opens) -> None:
+def test_unreachable_pack_storage_is_an_error_and_not_a_finding(opens: Opens) -> None:
     nowhere = {
         "aws_region": "x",
         "aws_access_key_id": "x",
@@ -112,7 +112,7 @@ def test_a_place_that_cannot_be_reached_is_no_finding(opens: Opens) -> None:
         opens(PackStorage("s3://bucket/folder", options)).tenant().diagnostics.look()
 
 
-def test_the_integrity_of_a_database_is_looked_at(address: str, tmp_path: Path) -> None:
+def test_the_integrity_of_a_database_is_checked(address: str, tmp_path: Path) -> None:
     pool = PoolOptions(min_connections=1, max_connections=1)
     with Holdfast(address, limits=SMALL, pool=pool) as holdfast:
         holdfast.tenant("acme").sessions.create()

@@ -1,4 +1,4 @@
-"""Events that ask for somebody to be forgotten: read, written down once, carried out, whatever happens in between."""
+"""Events that request an erasure: read, recorded once and carried out, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from holdfast import AsyncHoldfast
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.types import Erasure
+from tests.errors import raises
 from tests.stores.lifecycle.conftest import Lines
 
 EVENT = "identity.user.erased"
@@ -38,18 +39,18 @@ ENTRY = f"{int(AT.timestamp() * 1000)}-7"
         ({}, None),
     ],
 )
-def test_an_event_is_read_in_every_form_it_comes_in(fields: dict[str, str], expected: ErasureRequest | None) -> None:
+def test_an_event_is_read_in_every_format(fields: dict[str, str], expected: ErasureRequest | None) -> None:
     assert read_event(ENTRY, fields, EVENT) == expected
 
 
 @pytest.mark.parametrize("fields", [{}, {"tenant": ""}, {"data": '{"tenant": 7}'}, {"data": '{"tenant": ["x"]}'}])
-def test_an_event_that_does_not_say_who_is_an_error(fields: dict[str, str]) -> None:
+def test_an_event_without_a_subject_is_an_error(fields: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="who is to be forgotten"):
         read_event(ENTRY, {"type": EVENT, **fields}, EVENT)
 
 
 @pytest.mark.parametrize("entry", ["", "x-1", "-1", "99999999999999999-0", "٣-0"])
-def test_an_entry_without_a_time_asks_now(entry: str) -> None:
+def test_an_entry_without_a_time_is_requested_now(entry: str) -> None:
     assert read_event(entry, {"type": EVENT, "tenant": "a"}, EVENT) == ErasureRequest("a", entry, None)
 
 
@@ -74,12 +75,12 @@ def pending(url: str) -> int:
         return int(client.xpending(STREAM, "holdfast")["pending"])
 
 
-def test_what_a_dead_consumer_left_is_taken_over_and_carried_out_once(tmp_path: Path, redis_url: str) -> None:
+def test_events_of_a_dead_consumer_are_taken_over_and_carried_out_once(tmp_path: Path, redis_url: str) -> None:
     publish(redis_url, tenant="acme", event_id="e1")
     publish(redis_url, tenant="acme", event_id="e1")
 
     async def die(holdfast: AsyncHoldfast) -> None:
-        """It reads, and is gone before it has written anything down."""
+        """Read, and die before anything is recorded."""
         await holdfast.tenant("acme").sessions.create()
         consumer = ErasureConsumer(holdfast, redis_url, consumer="the dead")
         await consumer._ensure_group()
@@ -94,28 +95,30 @@ def test_what_a_dead_consumer_left_is_taken_over_and_carried_out_once(tmp_path: 
 
     within(tmp_path, die)
     assert pending(redis_url) == 2
-    assert within(tmp_path, lambda holdfast: come(holdfast, 10**9)) == (0, []), "who may be alive is left alone"
+    assert within(tmp_path, lambda holdfast: come(holdfast, 10**9)) == (0, []), (
+        "entries of a consumer that may be alive are left"
+    )
     handled, (erasure,) = within(tmp_path, lambda holdfast: come(holdfast, 0))
     assert (handled, pending(redis_url)) == (2, 0)
     assert (erasure.tenant, erasure.event_id) == ("acme", "e1")
     assert erasure.finished_at is not None
 
     async def again(holdfast: AsyncHoldfast) -> None:
-        """The same event once more, when somebody of the same name has moved in: it is done, and stays done."""
+        """Send the same event again after the name is in use again: the erasure is finished, and stays finished."""
         kept = await holdfast.tenant("acme").sessions.create()
         publish(redis_url, tenant="acme", event_id="e1")
         assert await come(holdfast, 0) == (1, [erasure])
         assert await holdfast.tenant("acme").sessions.get(kept.id) == kept
-        with pytest.raises(NotFound, match="nobody has requested"):
+        with raises(NotFound, noun="erasure", key="acme"):
             await holdfast.erasures.carry_out("acme")
 
     within(tmp_path, again)
 
 
-def test_what_cannot_be_written_down_is_not_acknowledged_and_what_cannot_be_read_is(
+def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
     tmp_path: Path, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish(redis_url, data="nobody")
+    publish(redis_url, data="absent")
     publish(redis_url, tenant="x" * 1_000)
     publish(redis_url, tenant="acme")
 
@@ -127,22 +130,22 @@ def test_what_cannot_be_written_down_is_not_acknowledged_and_what_cannot_be_read
         await consumer.close()
 
     within(tmp_path, use)
-    assert pending(redis_url) >= 1, "the database was away"
+    assert pending(redis_url) >= 1, "the database was unavailable"
 
     async def back(holdfast: AsyncHoldfast) -> list[str]:
         consumer = ErasureConsumer(holdfast, redis_url, idle_ms=0)
         await consumer.once()
         await consumer.close()
-        return [each.tenant for each in await holdfast.erasures.list()]
+        return [erasure.tenant for erasure in await holdfast.erasures.list()]
 
     assert within(tmp_path, back) == ["acme"]
     assert pending(redis_url) == 0
-    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) >= 2
-    assert all("is not understood" in each for each in errors)
+    assert all("is invalid" in error for error in errors)
 
 
-def test_what_is_open_is_carried_out_while_redis_is_away(tmp_path: Path) -> None:
+def test_open_erasures_are_carried_out_while_redis_is_down(tmp_path: Path) -> None:
     async def use(holdfast: AsyncHoldfast) -> None:
         await holdfast.tenant("acme").sessions.create()
         await holdfast.erasures.request("acme", requested_at=AT)
@@ -155,7 +158,7 @@ def test_what_is_open_is_carried_out_while_redis_is_away(tmp_path: Path) -> None
     within(tmp_path, use)
 
 
-def test_without_an_address_nothing_is_read_and_what_is_open_is_carried_out(tmp_path: Path, lines: Lines) -> None:
+def test_without_an_address_open_erasures_are_carried_out(tmp_path: Path, lines: Lines) -> None:
     async def use(holdfast: AsyncHoldfast) -> None:
         await holdfast.tenant("acme").sessions.create()
         asked = await holdfast.erasures.request("acme", requested_at=AT)
@@ -166,11 +169,11 @@ def test_without_an_address_nothing_is_read_and_what_is_open_is_carried_out(tmp_
             assert await consumer.once() == 0
             await consumer.close()
         assert await holdfast.tenants.list() == []
-        assert [each.tenant for each in await holdfast.erasures.list(only_open=True)] == []
+        assert [erasure.tenant for erasure in await holdfast.erasures.list(only_open=True)] == []
         assert len(await holdfast.erasures.list(limit=5)) == 1
 
     within(tmp_path, use)
-    with pytest.raises(InvalidInput, match="no address of a Redis"):
+    with raises(InvalidInput, field="url"):
         ErasureConsumer(None, "nowhere")  # type: ignore[arg-type]
 
 
@@ -193,12 +196,12 @@ def test_requests_are_listed_page_by_page_the_most_urgent_first(tmp_path: Path) 
     async def use(holdfast: AsyncHoldfast) -> None:
         for number in (2, 0, 1):
             await holdfast.erasures.request(f"t{number}", event_id="e", requested_at=AT + timedelta(hours=number))
-        found, cursor = [], None
-        while not found or cursor is not None:
+        result, cursor = [], None
+        while not result or cursor is not None:
             page = await holdfast.erasures.list(limit=1, cursor=cursor)
-            found += [each.tenant for each in page]
+            result += [erasure.tenant for erasure in page]
             cursor = page.next
-        assert found == ["t0", "t1", "t2"]
+        assert result == ["t0", "t1", "t2"]
         for wrong in ({"event_id": ""}, {"requested_at": datetime(2026, 1, 1)}, {"whole": 1}):  # noqa: DTZ001
             with pytest.raises(InvalidInput):
                 await holdfast.erasures.request("x", **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Requests to be forgotten: what is written down, in which order it is listed, and what carrying it out leaves."""
+"""Erasure requests: how they are recorded and listed, and what carrying them out leaves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from holdfast.clock import from_us
 from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
-from holdfast.erasure.consumer import _listed
+from holdfast.erasure.consumer import _by_stream
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.stores.lifecycle.erasures import WINDOW_S
 from holdfast.stores.lifecycle.retention.sweeps import LEASE_S, Sweep
 from holdfast.sync_runner import step
 from holdfast.types import Erasure, SweepResult
+from tests.errors import raises
 from tests.stores.lifecycle.forging import body, forge
 
 EVENT = "identity.user.erased"
@@ -49,8 +50,8 @@ def empty() -> Iterator[Holdfast]:
 
 
 def run_of(holdfast: Holdfast, tenant: str = "acme") -> str:
-    there = holdfast.tenant(tenant)
-    return there.runs.start(there.sessions.create().id).id
+    existing = holdfast.tenant(tenant)
+    return existing.runs.start(existing.sessions.create().id).id
 
 
 def test_a_request_is_due_a_day_after_it_was_made(holdfast: Holdfast, clock: FixedClock) -> None:
@@ -60,7 +61,7 @@ def test_a_request_is_due_a_day_after_it_was_made(holdfast: Holdfast, clock: Fix
     assert WINDOW_S == 24 * 60 * 60
 
 
-def test_a_request_makes_no_tenant(holdfast: Holdfast) -> None:
+def test_a_request_creates_no_tenant(holdfast: Holdfast) -> None:
     holdfast.erasures.request("acme")
     assert holdfast.tenants.list() == []
 
@@ -88,10 +89,10 @@ def test_one_event_about_two_tenants_and_two_about_one_are_kept_apart(holdfast: 
     ],
     ids=["first", "first-east", "last", "last-west", "elsewhere"],
 )
-def test_any_moment_that_can_be_meant_is_kept_and_listed(holdfast: Holdfast, moment: datetime) -> None:
+def test_any_time_in_range_is_stored_and_listed(holdfast: Holdfast, moment: datetime) -> None:
     asked = holdfast.erasures.request("acme", requested_at=moment)
     assert (asked.requested_at, asked.due_at) == (moment, moment + timedelta(days=1))
-    assert holdfast.erasures.list(only_open=True) == [asked], "what is not listed is never carried out"
+    assert holdfast.erasures.list(only_open=True) == [asked], "an unlisted request would never be carried out"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_any_moment_that_can_be_meant_is_kept_and_listed(holdfast: Holdfast, mom
     ],
     ids=["before", "first", "after", "last", "no-zone", "day", "text", "number"],
 )  # fmt: skip
-def test_a_moment_that_cannot_be_meant_is_refused(empty: Holdfast, moment: Any, saying: str) -> None:
+def test_a_time_out_of_range_is_refused(empty: Holdfast, moment: Any, saying: str) -> None:
     with pytest.raises(InvalidInput, match=saying):
         empty.erasures.request("acme", requested_at=moment)
     assert empty.erasures.list() == []
@@ -118,27 +119,25 @@ def test_a_moment_that_cannot_be_meant_is_refused(empty: Holdfast, moment: Any, 
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_request_that_is_none_is_not_written_down(
-    empty: Holdfast, given: dict[str, Any], error: type[Exception]
-) -> None:
+def test_an_invalid_request_is_not_recorded(empty: Holdfast, given: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         empty.erasures.request(**{"tenant": "acme", **given})
     assert empty.erasures.list() == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_pages_are_the_most_urgent_first_whatever_anybody_is_called(holdfast: Holdfast, size: int) -> None:
+def test_pages_list_the_most_urgent_first_for_any_tenant_names(holdfast: Holdfast, size: int) -> None:
     names = ["b", "a", "\x00", "\ud800", "名", "Z"]
     for number, name in enumerate(names):
         holdfast.erasures.request(name, event_id=name, requested_at=AT - timedelta(hours=number // 2))
-    found: list[Erasure] = []
+    result: list[Erasure] = []
     cursor = None
-    while not found or cursor is not None:
+    while not result or cursor is not None:
         page = holdfast.erasures.list(limit=size, cursor=cursor)
-        found += page
+        result += page
         cursor = page.next
-    assert [each.tenant for each in found] == ["Z", "名", "\ud800", "\x00", "a", "b"]
-    assert [each.event_id for each in found] == [each.tenant for each in found]
+    assert [erasure.tenant for erasure in result] == ["Z", "名", "\ud800", "\x00", "a", "b"]
+    assert [erasure.event_id for erasure in result] == [erasure.tenant for erasure in result]
 
 
 def test_pages_agree_on_postgres(postgres_url: str) -> None:
@@ -148,13 +147,13 @@ def test_pages_agree_on_postgres(postgres_url: str) -> None:
         with Holdfast(address) as holdfast:
             for name in names:
                 holdfast.erasures.request(name, event_id=name, requested_at=AT)
-            found: list[str] = []
+            result: list[str] = []
             cursor = None
-            while not found or cursor is not None:
+            while not result or cursor is not None:
                 page = holdfast.erasures.list(limit=2, cursor=cursor)
-                found += [each.tenant for each in page]
+                result += [erasure.tenant for erasure in page]
                 cursor = page.next
-            listed.append(found)
+            listed.append(result)
     assert listed[0] == listed[1]
     assert sorted(listed[0]) == sorted(names)
 
@@ -179,37 +178,35 @@ def test_a_cursor_of_another_list_is_refused(empty: Holdfast, cursor: str) -> No
         empty.erasures.list(limit=1, cursor=cursor)
 
 
-@pytest.mark.parametrize("tenant", ["nobody", "\x00", "acme "])
-def test_who_has_not_asked_is_not_forgotten(holdfast: Holdfast, tenant: str) -> None:
+@pytest.mark.parametrize("tenant", ["absent", "\x00", "acme "])
+def test_a_tenant_without_a_request_is_not_erased(holdfast: Holdfast, tenant: str) -> None:
     holdfast.erasures.request("acme")
-    with pytest.raises(NotFound, match="nobody has requested"):
+    with raises(NotFound, noun="erasure", key=tenant):
         holdfast.erasures.carry_out(tenant)
 
 
-def test_who_was_never_here_is_forgotten_and_leaves_no_trace_but_the_proof(
-    holdfast: Holdfast, clock: FixedClock
-) -> None:
+def test_erasing_an_unknown_tenant_leaves_only_the_record(holdfast: Holdfast, clock: FixedClock) -> None:
     holdfast.erasures.request("ghost")
     clock.advance(10)
-    done = holdfast.erasures.carry_out("ghost")
-    assert (done.is_finished, done.swept) == (True, SweepResult())
+    result = holdfast.erasures.carry_out("ghost")
+    assert (result.is_finished, result.swept) == (True, SweepResult())
     assert holdfast.tenants.list() == []
     (proof,) = holdfast.erasures.list()
     assert proof.finished_at == from_us(clock.now_us())
     assert holdfast.erasures.list(only_open=True) == []
 
 
-def test_what_is_finished_is_never_done_again(holdfast: Holdfast) -> None:
+def test_a_finished_erasure_is_never_carried_out_again(holdfast: Holdfast) -> None:
     holdfast.erasures.request("acme", event_id="e")
     holdfast.erasures.carry_out("acme")
     holdfast.tenant("acme").sessions.create()
     (before,) = holdfast.erasures.list()
     assert holdfast.erasures.request("acme", event_id="e") == before
-    with pytest.raises(NotFound, match="or it is done"):
+    with raises(NotFound, noun="erasure", key="acme"):
         holdfast.erasures.carry_out("acme")
     assert len(holdfast.tenant("acme").sessions.list()) == 1
     holdfast.erasures.request("acme", event_id="another")
-    assert holdfast.erasures.carry_out("acme").is_finished, "another request is another"
+    assert holdfast.erasures.carry_out("acme").is_finished, "a new request is carried out again"
     assert holdfast.tenants.list() == []
 
 
@@ -218,36 +215,36 @@ def test_all_requests_of_one_tenant_are_finished_together(holdfast: Holdfast) ->
         holdfast.erasures.request("acme", event_id=event, whole=event == "2")
     holdfast.erasures.request("zenith")
     assert holdfast.erasures.carry_out("acme").is_finished
-    assert [each.tenant for each in holdfast.erasures.list(only_open=True)] == ["zenith"]
-    assert len({each.finished_at for each in holdfast.erasures.list() if each.tenant == "acme"}) == 1
+    assert [erasure.tenant for erasure in holdfast.erasures.list(only_open=True)] == ["zenith"]
+    assert len({erasure.finished_at for erasure in holdfast.erasures.list() if erasure.tenant == "acme"}) == 1
 
 
-def test_snapshots_alone_go_and_everything_else_stays(holdfast: Holdfast) -> None:
+def test_an_erasure_of_snapshots_keeps_all_other_data(holdfast: Holdfast) -> None:
     acme, run = holdfast.tenant("acme"), run_of(holdfast)
     for number in range(3):
         forge(acme, run, [body(number, 50)])
     acme.retention.set_policy(per_run=5)
     (kept,) = acme.objects.put([b"mine"], holder="me")
     holdfast.erasures.request("acme", whole=False)
-    done = holdfast.erasures.carry_out("acme")
-    assert (done.is_finished, done.swept.erasure.count, done.swept.count) == (True, 3, 3)
+    result = holdfast.erasures.carry_out("acme")
+    assert (result.is_finished, result.swept.erasure.count, result.swept.count) == (True, 3, 3)
     assert (acme.snapshots.list(), acme.objects.usage().count) == ([], 1)
     assert (acme.objects.get([kept]), acme.runs.get(run).id) == ([b"mine"], run)
     assert acme.retention.policy() == RetentionPolicy(5, 500, 7 * 86_400)
-    reasons = [each.reason for each in acme.activity.list(action="checkpoint.deleted", limit=10)]
+    reasons = [deed.reason for deed in acme.activity.list(action="checkpoint.deleted", limit=10)]
     assert reasons == ["erasure"] * 3
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_held_keeps_the_request_open_and_the_rest_goes(holdfast: Holdfast, whole: bool) -> None:
+def test_a_hold_keeps_the_request_open_and_the_rest_is_removed(holdfast: Holdfast, whole: bool) -> None:
     acme, held, free = holdfast.tenant("acme"), run_of(holdfast), run_of(holdfast)
     kept = forge(acme, held, [body(1, 50)])
     forge(acme, free, [body(2, 50)])
     hold = acme.retention.hold("case", run_id=held)
     holdfast.erasures.request("acme", whole=whole)
-    done = holdfast.erasures.carry_out("acme")
-    assert (done.is_finished, done.swept.erasure.count) == (False, 1)
-    assert [each.id for each in acme.snapshots.list()] == [kept.id]
+    result = holdfast.erasures.carry_out("acme")
+    assert (result.is_finished, result.swept.erasure.count) == (False, 1)
+    assert [snapshot.id for snapshot in acme.snapshots.list()] == [kept.id]
     assert not holdfast.erasures.carry_out("acme").is_finished
     acme.retention.release(hold.id)
     assert holdfast.erasures.carry_out("acme").is_finished
@@ -263,11 +260,11 @@ def test_a_hold_that_keeps_no_snapshot_keeps_the_tenant_too(holdfast: Holdfast) 
     assert len(acme.sessions.list()) == 1
 
 
-def test_while_somebody_sweeps_an_erasure_waits_and_then_goes_on(holdfast: Holdfast, clock: FixedClock) -> None:
+def test_an_erasure_waits_for_another_sweep_and_then_continues(holdfast: Holdfast, clock: FixedClock) -> None:
     holdfast.tenant("acme").sessions.create()
     holdfast.erasures.request("acme")
-    step(Sweep(holdfast._engine, Scope("acme", holdfast._setting)).claim("somebody"))
-    with pytest.raises(Conflict, match="somebody sweeps"):
+    step(Sweep(holdfast._engine, Scope("acme", holdfast._setting)).claim("another"))
+    with pytest.raises(Conflict, match="another is sweeping"):
         holdfast.erasures.carry_out("acme")
     assert len(holdfast.erasures.list(only_open=True)) == 1
     clock.advance(LEASE_S)
@@ -275,19 +272,19 @@ def test_while_somebody_sweeps_an_erasure_waits_and_then_goes_on(holdfast: Holdf
 
 
 @pytest.mark.parametrize(("holder", "error"), [("", InvalidInput), (7, InvalidInput), ("x" * 61, LimitExceeded)])
-def test_whoever_carries_it_out_has_a_name(holdfast: Holdfast, holder: Any, error: type[Exception]) -> None:
+def test_the_holder_of_an_erasure_needs_a_valid_name(holdfast: Holdfast, holder: Any, error: type[Exception]) -> None:
     holdfast.erasures.request("acme")
     with pytest.raises(error, match="holder"):
         holdfast.erasures.carry_out("acme", holder=holder)
     assert len(holdfast.erasures.list(only_open=True)) == 1
 
 
-def test_the_keys_of_who_is_forgotten_go_too(holdfast: Holdfast) -> None:
+def test_an_erasure_removes_the_api_keys_of_the_tenant(holdfast: Holdfast) -> None:
     for tenant in ("acme", "zenith", ""):
         holdfast.api_keys.create(new_api_key(), name="x", tenant=tenant)
     holdfast.erasures.request("acme")
     holdfast.erasures.carry_out("acme")
-    assert [each.tenant for each in holdfast.api_keys.list()] == ["zenith", ""]
+    assert [api_key.tenant for api_key in holdfast.api_keys.list()] == ["zenith", ""]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +302,7 @@ def test_the_keys_of_who_is_forgotten_go_too(holdfast: Holdfast) -> None:
         ("²-0", None),
     ],
 )
-def test_an_entry_of_any_id_asks_for_what_can_be_written_down(
-    holdfast: Holdfast, entry: str, moment: datetime | None
-) -> None:
+def test_an_entry_with_any_id_can_be_recorded(holdfast: Holdfast, entry: str, moment: datetime | None) -> None:
     asked = read_event(entry, {"type": EVENT, "tenant": "acme"}, EVENT)
     assert asked == ErasureRequest("acme", entry, moment)
     made = holdfast.erasures.request("acme", event_id=asked.event_id, requested_at=asked.requested_at)
@@ -330,12 +325,10 @@ def test_an_entry_of_any_id_asks_for_what_can_be_written_down(
     ],
     ids=["first", "empty", "empty-id", "id", "kind", "payload", "data", "number", "deep", "nul"],
 )
-def test_of_several_things_an_entry_says_the_first_that_says_something_counts(
-    fields: dict[str, str], expected: tuple[str, str]
-) -> None:
-    found = read_event("1-0", fields, EVENT)
-    assert found is not None
-    assert (found.tenant, found.event_id) == expected
+def test_the_first_non_empty_subject_of_an_entry_counts(fields: dict[str, str], expected: tuple[str, str]) -> None:
+    result = read_event("1-0", fields, EVENT)
+    assert result is not None
+    assert (result.tenant, result.event_id) == expected
 
 
 @settings(max_examples=40)
@@ -353,11 +346,11 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
         ({"s": []}, [("s", [])]),
     ],
 )  # fmt: skip
-def test_what_redis_answers_is_read_in_both_protocols(found: Any, expected: Any) -> None:
-    assert list(_listed(found)) == expected
+def test_redis_answers_are_read_in_both_protocols(found: Any, expected: Any) -> None:
+    assert list(_by_stream(found)) == expected
 
 
-def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_that_cannot_be_erased_yet_do_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.retention_worker.PAGE", 2)
 
     async def use() -> list[str]:
@@ -368,12 +361,12 @@ def test_those_who_cannot_be_forgotten_yet_keep_nobody_waiting(tmp_path: Path, m
             for number in range(5):
                 await holdfast.tenant(f"t{number}").retention.hold("case")
             assert await ErasureConsumer(holdfast, None, consumer="me").carry_out() == 2
-            return [each.id for each in await holdfast.tenants.list()]
+            return [tenant.id for tenant in await holdfast.tenants.list()]
 
     assert asyncio.run(use()) == [f"t{number}" for number in range(5)]
 
 
-def test_a_consumer_without_redis_carries_out_what_it_can_and_leaves_the_rest(
+def test_a_consumer_without_redis_carries_out_what_is_possible(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use() -> tuple[int, list[str]]:
@@ -383,13 +376,14 @@ def test_a_consumer_without_redis_carries_out_what_it_can_and_leaves_the_rest(
                 await holdfast.erasures.request(name)
             await holdfast.erasures.request("free", event_id="again")
             await holdfast.tenant("held").retention.hold("case")
-            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("somebody")
-            done = await ErasureConsumer(holdfast, None, consumer="me").carry_out()
-            return done, [each.tenant for each in await holdfast.erasures.list(only_open=True)]
+            await Sweep(holdfast._engine, Scope("busy", holdfast._setting)).claim("another")
+            result = await ErasureConsumer(holdfast, None, consumer="me").carry_out()
+            return result, [erasure.tenant for erasure in await holdfast.erasures.list(only_open=True)]
 
     caplog.set_level("INFO", "holdfast.erasure")
-    done, left = asyncio.run(use())
-    assert (done, sorted(left)) == (1, ["busy", "held"])
-    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "holdfast.erasure"]
-    left_to = "busy is left to somebody else: somebody sweeps the tenant 'busy'; try again later"
-    assert said == [("INFO", left_to)], "that somebody else is at it is nothing to warn of"
+    result, left = asyncio.run(use())
+    assert (result, sorted(left)) == (1, ["busy", "held"])
+    (record,) = [record for record in caplog.records if record.name == "holdfast.erasure"]
+    assert record.levelname == "INFO", "a sweep by another process is no reason for a warning"
+    assert record.getMessage().startswith("the erasure of tenant busy ")
+    assert "another is sweeping the tenant 'busy'" in record.getMessage()

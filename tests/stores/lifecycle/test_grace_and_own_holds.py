@@ -1,4 +1,4 @@
-"""What a rewind does to the grace of a run that had ended, and what a hold that a tenant placed itself does to its erasure."""
+"""The effect of a rewind on the grace period of an ended run, and of a tenant's own hold on its erasure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = 86_400
 T = "/v1/tenants/acme"
 
 
-def test_a_run_that_is_rewound_after_its_end_keeps_the_grace_it_had(local: Bench, lines: Lines) -> None:
+def test_a_run_rewound_after_its_end_keeps_its_grace_period(local: Bench, lines: Lines) -> None:
     acme, run = local.tenant(), local.run()
     made = local.capture(run).id
     local.end(run)
@@ -32,18 +32,18 @@ def test_a_run_that_is_rewound_after_its_end_keeps_the_grace_it_had(local: Bench
     acme.runs.resume(run)
     assert acme.runs.get(run).status == "pending"
     acme.retention.sweep()
-    assert local.ids() == [made], "a run that goes on has not ended"
+    assert local.ids() == [made], "an active run has not ended"
     held = acme.leases.claim("me", run_id=run)
     assert held is not None
     acme.runs.pause(run, epoch=held.epoch)
     acme.retention.sweep()
-    assert local.ids() == [made], "nor has one that somebody has claimed since"
+    assert local.ids() == [made], "nor has one that a worker has claimed since"
     acme.workspaces.rewind(run, 0, None, files=False)
     acme.retention.sweep()
     assert (local.ids(), lines.deleted()) == ([made], [])
 
 
-def test_a_rewound_run_whose_grace_is_over_loses_its_snapshots_with_a_line_for_each(local: Bench, lines: Lines) -> None:
+def test_a_rewound_run_loses_its_snapshots_after_the_grace_period(local: Bench, lines: Lines) -> None:
     acme, run = local.tenant(), local.run()
     made = local.capture(run).id
     local.end(run)
@@ -56,7 +56,7 @@ def test_a_rewound_run_whose_grace_is_over_loses_its_snapshots_with_a_line_for_e
     assert (local.ids(), lines.deleted("grace_expired")) == ([], [made])
 
 
-def test_a_hold_that_a_tenant_placed_itself_does_not_stop_its_erasure_and_that_of_an_operator_does(
+def test_only_holds_of_an_operator_stop_an_erasure(
     address: str,
 ) -> None:
     async def play() -> None:
@@ -70,11 +70,11 @@ def test_a_hold_that_a_tenant_placed_itself_does_not_stop_its_erasure_and_that_o
             assert legal.json["by_tenant"] is False
             await server.ask("POST", f"{T}/erasures", {})
             refused = await server.ask("POST", f"{T}/retention/holds", hold, key=own)
-            assert refused.status == 409, "nor can it place another one then"
+            assert refused.status == 409, "the tenant cannot place another hold then"
             erasures = server.holdfast.erasures
             assert not (await erasures.carry_out("acme")).is_finished
             holds = (await server.ask("GET", f"{T}/retention/holds")).json["items"]
-            assert [each["id"] for each in holds] == [legal.json["id"]]
+            assert [hold["id"] for hold in holds] == [legal.json["id"]]
             await server.ask("POST", f"{T}/retention/holds/{legal.json['id']}/release", {})
             assert (await erasures.carry_out("acme")).is_finished
             assert await server.holdfast.tenants.list() == []
@@ -82,7 +82,7 @@ def test_a_hold_that_a_tenant_placed_itself_does_not_stop_its_erasure_and_that_o
     asyncio.run(play())
 
 
-def test_an_erasure_that_is_overdue_shows_in_readiness_and_metrics(address: str) -> None:
+def test_an_overdue_erasure_shows_in_readiness_and_metrics(address: str) -> None:
     async def play() -> None:
         clock = FixedClock()
         async with running(address, migrate=True, clock=clock) as server:

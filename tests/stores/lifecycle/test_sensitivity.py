@@ -1,4 +1,4 @@
-"""The histories notice what they are there to notice: each defect that is planted here is found by one of them."""
+"""The retention histories detect each planted defect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.core.queries import Query
 from holdfast.stores.lifecycle.retention import plans, quota, sweeps
 from holdfast.stores.workspace import retention_rules as rules
 from holdfast.stores.workspace import squash
-from tests.stores.lifecycle.test_histories import Model, Real, play
+from tests.stores.lifecycle.test_retention_histories import Model, Real, play
 
 Defect = Callable[[], AbstractContextManager[Any]]
 Step = tuple[Any, ...]
@@ -37,8 +37,8 @@ def captures(run: int, count: int, *, fresh: bool = True, first: int = 0) -> lis
 
 
 def without(query: Query, text: str, instead: str) -> AbstractContextManager[Any]:
-    """A query in which something was forgotten."""
-    changed = Query(query.name, {dialect: each.replace(text, instead) for dialect, each in query.texts.items()})
+    """Patch a query so that a condition is missing."""
+    changed = Query(query.name, {dialect: sql.replace(text, instead) for dialect, sql in query.texts.items()})
     assert changed.texts != query.texts
     return mock.patch.multiple(query, **vars(changed))
 
@@ -56,8 +56,8 @@ def capping_what_is_held() -> AbstractContextManager[Any]:
     really = rules.run_snapshots
 
     async def look(*args: Any) -> Any:
-        found = await really(*args)
-        return None if found is None else structs.replace(found, is_held=False)
+        result = await really(*args)
+        return None if result is None else structs.replace(result, is_held=False)
 
     return mock.patch.object(rules, "run_snapshots", look)
 
@@ -118,9 +118,9 @@ def forgetting_what_a_layer_needs() -> AbstractContextManager[Any]:
 
 def planning_without_room() -> AbstractContextManager[Any]:
     async def nothing(self: Any) -> Any:
-        return self._found
+        return self._result
 
-    return mock.patch.object(plans.RetentionPlan, "_make_room", nothing)
+    return mock.patch.object(plans.RetentionPlan, "_fit_quota", nothing)
 
 
 def newest_first() -> AbstractContextManager[Any]:
@@ -143,7 +143,7 @@ def one_page_only() -> AbstractContextManager[Any]:
 
 
 def one_batch_only() -> AbstractContextManager[Any]:
-    really = sweeps.Sweep._removed_of_run
+    really = sweeps.Sweep._remove_from_run
 
     async def once(self: Any, run_id: str) -> int:
         await really(self, run_id)
@@ -151,7 +151,7 @@ def one_batch_only() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(sweeps, "BATCH", 1))
-    stack.enter_context(mock.patch.object(sweeps.Sweep, "_removed_of_run", once))
+    stack.enter_context(mock.patch.object(sweeps.Sweep, "_remove_from_run", once))
     return stack
 
 
@@ -184,14 +184,14 @@ DEFECTS: list[tuple[Defect, list[Step]]] = [
 ]
 
 
-def played(steps: list[Step]) -> None:
+def play_steps(steps: list[Step]) -> None:
     clock = FixedClock()
     with Holdfast(":memory:", clock=clock) as holdfast:
         play(Model(), Real(holdfast, clock, "acme"), steps)
 
 
-@pytest.mark.parametrize(("defect", "steps"), [pytest.param(*each, id=each[0].__name__) for each in DEFECTS])
+@pytest.mark.parametrize(("defect", "steps"), [pytest.param(*case, id=case[0].__name__) for case in DEFECTS])
 def test_a_planted_defect_is_noticed(defect: Defect, steps: list[Step]) -> None:
-    played(steps)
+    play_steps(steps)
     with defect(), pytest.raises(Exception):  # noqa: B017
-        played(steps)
+        play_steps(steps)

@@ -1,4 +1,4 @@
-"""Layers that nothing needs for themselves go, and what lay on them stays as it was."""
+"""Squashing removes layers that no snapshot needs, and keeps the trees based on them."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def acme() -> Any:
         yield holdfast.tenant("acme")
 
 
-def new_run(there: TenantHandle) -> str:
-    return there.runs.start(there.sessions.create().id).id
+def new_run(tenant: TenantHandle) -> str:
+    return tenant.runs.start(tenant.sessions.create().id).id
 
 
-def chain(there: TenantHandle, run: str, trees: list[list[int]], on: Snapshot | None = None) -> list[Snapshot]:
+def chain(tenant: TenantHandle, run: str, trees: list[list[int]], on: Snapshot | None = None) -> list[Snapshot]:
     """Snapshots, each the difference to the one before."""
     made: list[Snapshot] = []
     for tree in trees:
-        there.clock.advance(1)  # type: ignore[attr-defined]
-        made.append(forge(there, run, [body(number, SIZE) for number in tree], on=made[-1] if made else on))
+        tenant.clock.advance(1)  # type: ignore[attr-defined]
+        made.append(forge(tenant, run, [body(number, SIZE) for number in tree], on=made[-1] if made else on))
     return made
 
 
-def squash(there: TenantHandle) -> int:
-    return step(Squasher(there._engine, there._scope).all())
+def squash(tenant: TenantHandle) -> int:
+    return step(Squasher(tenant._engine, tenant._scope).all())
 
 
-def remove(there: TenantHandle, gone: list[Snapshot]) -> None:
-    there.snapshots.delete([each.id for each in gone], reason="test")
+def remove(tenant: TenantHandle, removed: list[Snapshot]) -> None:
+    tenant.snapshots.delete([snapshot.id for snapshot in removed], reason="test")
 
 
-def numbers(there: TenantHandle, snapshot: Snapshot) -> set[int]:
+def numbers(tenant: TenantHandle, snapshot: Snapshot) -> set[int]:
     """The bodies in a tree, by their numbers."""
-    return {n for n in range(40) for path in there.snapshots.tree(snapshot.id).entries if path == digest(n)}
+    return {n for n in range(40) for path in tenant.snapshots.tree(snapshot.id).entries if path == digest(n)}
 
 
 def digest(number: int) -> str:
@@ -59,96 +59,96 @@ def digest(number: int) -> str:
     return digest_of(body(number, SIZE)).hex()
 
 
-def stored(there: TenantHandle) -> int:
-    """What is stored when all that nobody holds is gone."""
-    there.objects.prune(grace_s=0)
-    return there.objects.usage().stored_bytes
+def bytes_after_prune(tenant: TenantHandle) -> int:
+    """The stored bytes after all objects without references were removed."""
+    tenant.objects.prune(grace_s=0)
+    return tenant.objects.usage().stored_bytes
 
 
-def test_a_chain_whose_beginning_went_begins_where_the_rest_does(acme: TenantHandle) -> None:
+def test_a_chain_without_its_first_snapshots_starts_at_the_first_kept_one(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0, 1], [0, 2], [0, 3], [0, 3, 4]])
     remove(acme, made[:2])
     assert acme.snapshots.usage().layers == 4
-    assert stored(acme) > 5 * SIZE, "nothing is free yet: the others lie on it"
+    assert bytes_after_prune(acme) > 5 * SIZE, "nothing is freed yet: other layers are based on it"
     assert squash(acme) == 2
     assert acme.snapshots.usage().layers == 2
-    assert 3 * SIZE <= stored(acme) < 4 * SIZE, "bodies 1 and 2 are gone, 0, 3 and 4 are there"
-    assert [numbers(acme, each) for each in made[2:]] == [{0, 3}, {0, 3, 4}]
-    assert [acme.snapshots.get(each.id).depth for each in made[2:]] == [0, 1]
-    assert intact(acme, [each.id for each in made[2:]])
-    assert squash(acme) == 0, "once is enough"
+    assert 3 * SIZE <= bytes_after_prune(acme) < 4 * SIZE, "bodies 1 and 2 were removed, 0, 3 and 4 were kept"
+    assert [numbers(acme, snapshot) for snapshot in made[2:]] == [{0, 3}, {0, 3, 4}]
+    assert [acme.snapshots.get(snapshot.id).depth for snapshot in made[2:]] == [0, 1]
+    assert intact(acme, [snapshot.id for snapshot in made[2:]])
+    assert squash(acme) == 0, "a second call has nothing to do"
 
 
-def test_only_what_lies_between_goes_from_the_middle(acme: TenantHandle) -> None:
+def test_squashing_in_the_middle_removes_only_the_layers_between(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0], [1], [2], [3]])
     remove(acme, made[1:3])
     assert squash(acme) == 2
-    assert [numbers(acme, each) for each in (made[0], made[3])] == [{0}, {3}]
+    assert [numbers(acme, snapshot) for snapshot in (made[0], made[3])] == [{0}, {3}]
     assert acme.snapshots.usage().layers == 2
-    assert 2 * SIZE <= stored(acme) < 3 * SIZE
+    assert 2 * SIZE <= bytes_after_prune(acme) < 3 * SIZE
 
 
-def test_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
+def test_squashing_a_fork_keeps_both_sides(acme: TenantHandle) -> None:
     run = new_run(acme)
     root = chain(acme, run, [[0, 1, 2]])[0]
     left, right = chain(acme, run, [[0, 3], [3]], on=root), chain(acme, run, [[1, 4]], on=root)
     remove(acme, [root])
     assert squash(acme) == 1
-    assert [numbers(acme, each) for each in (*left, *right)] == [{0, 3}, {3}, {1, 4}]
+    assert [numbers(acme, snapshot) for snapshot in (*left, *right)] == [{0, 3}, {3}, {1, 4}]
     assert acme.snapshots.usage().layers == 3
-    assert 4 * SIZE <= stored(acme) < 5 * SIZE, "body 2 is gone"
-    assert intact(acme, [each.id for each in (*left, *right)])
+    assert 4 * SIZE <= bytes_after_prune(acme) < 5 * SIZE, "body 2 was removed"
+    assert intact(acme, [snapshot.id for snapshot in (*left, *right)])
 
 
-def test_what_is_captured_afterwards_lies_on_what_was_squashed(acme: TenantHandle) -> None:
+def test_later_captures_are_based_on_the_squashed_layer(acme: TenantHandle) -> None:
     run = new_run(acme)
     made = chain(acme, run, [[0], [0, 1], [0, 1, 2]])
     remove(acme, made[:2])
     squash(acme)
     more = chain(acme, run, [[0, 1, 2, 3], [3]], on=acme.snapshots.get(made[2].id))
-    assert [each.depth for each in more] == [1, 2]
-    assert [numbers(acme, each) for each in more] == [{0, 1, 2, 3}, {3}]
+    assert [snapshot.depth for snapshot in more] == [1, 2]
+    assert [numbers(acme, snapshot) for snapshot in more] == [{0, 1, 2, 3}, {3}]
     remove(acme, [made[2], more[0]])
     assert squash(acme) == 2
     assert numbers(acme, more[1]) == {3}
-    assert SIZE <= stored(acme) < 2 * SIZE
+    assert SIZE <= bytes_after_prune(acme) < 2 * SIZE
 
 
-def test_it_is_not_done_where_nothing_can_be_gained(acme: TenantHandle) -> None:
+def test_layers_are_not_squashed_without_a_gain(acme: TenantHandle) -> None:
     run = new_run(acme)
     first = forge(acme, run, [])
     many = forge(acme, run, [bytes([n]) * 10 for n in range(200)], on=first)
     remove(acme, [first])
-    assert squash(acme) == 0, "the list of what is in the tree would take more than the empty layer below"
+    assert squash(acme) == 0, "the manifest would take more than the empty layer below"
     assert len(acme.snapshots.tree(many.id).entries) == 200
 
 
-def test_two_runs_in_one_directory_share_layers_and_part_with_them(local: Bench) -> None:
+def test_two_runs_in_one_directory_share_layers_until_one_is_removed(local: Bench) -> None:
     one, other = local.run(), local.run()
     first = [local.capture(one, size=40_000, of="shared") for _ in range(3)]
     second = [local.capture(other, size=40_000, of="shared") for _ in range(2)]
-    there = local.tenant()
-    before = {each.id: there.snapshots.read(each.id, "file") for each in second}
+    existing = local.tenant()
+    before = {snapshot.id: existing.snapshots.read(snapshot.id, "file") for snapshot in second}
     local.end(one)
     local.clock.advance(8 * 86_400)
-    assert there.retention.sweep().grace_expired.count == 3
+    assert existing.retention.sweep().grace_expired.count == 3
     local.clock.advance(3_600)
-    there.retention.sweep()
-    assert there.objects.usage().stored_bytes < 3 * 40_000, "what only the first run needed is gone"
-    assert {each.id: there.snapshots.read(each.id, "file") for each in second} == before
-    assert not {each.id for each in first} & {*local.ids()}
+    existing.retention.sweep()
+    assert existing.objects.usage().stored_bytes < 3 * 40_000, "objects of only the first run were removed"
+    assert {snapshot.id: existing.snapshots.read(snapshot.id, "file") for snapshot in second} == before
+    assert not {snapshot.id for snapshot in first} & {*local.ids()}
     third = local.capture(other, size=40_000, of="shared")
-    assert len(there.snapshots.read(third.id, "file")) == 40_000
+    assert len(existing.snapshots.read(third.id, "file")) == 40_000
 
 
-def test_what_is_held_keeps_nothing_of_what_was_erased_below_it(acme: TenantHandle) -> None:
+def test_a_held_snapshot_keeps_nothing_of_erased_layers_below_it(acme: TenantHandle) -> None:
     one, other = new_run(acme), new_run(acme)
-    gone = chain(acme, one, [[0, 1], [0, 1, 2]])
-    kept = chain(acme, other, [[0, 3]], on=gone[1])
+    removed = chain(acme, one, [[0, 1], [0, 1, 2]])
+    kept = chain(acme, other, [[0, 3]], on=removed[1])
     holdfast_of(acme).erasures.request("acme", event_id="e")
     hold = acme.retention.hold("a case", run_id=other)
     assert not holdfast_of(acme).erasures.carry_out("acme").is_finished
-    assert [each.id for each in acme.snapshots.list()] == [kept[0].id]
+    assert [snapshot.id for snapshot in acme.snapshots.list()] == [kept[0].id]
     assert intact(acme, [kept[0].id])
     assert acme.objects.has([digest(number) for number in range(4)]) == [True, False, False, True]
     acme.retention.release(hold.id)
@@ -156,9 +156,9 @@ def test_what_is_held_keeps_nothing_of_what_was_erased_below_it(acme: TenantHand
     assert acme.objects.usage().count == 0
 
 
-def holdfast_of(there: TenantHandle) -> Any:
-    """What is above all tenants, on the same database."""
-    return SimpleNamespace(erasures=Erasures(AsyncErasures(there._engine, there._scope)))
+def holdfast_of(tenant: TenantHandle) -> Any:
+    """The handle for all tenants, on the same database."""
+    return SimpleNamespace(erasures=Erasures(AsyncErasures(tenant._engine, tenant._scope)))
 
 
 class Interrupted:
@@ -179,7 +179,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHandle, at: int) -> None:
+def test_squashing_is_safe_beside_a_capture_or_a_removal(acme: TenantHandle, at: int) -> None:
     run = new_run(acme)
     made = chain(acme, run, [[0, 1], [0, 2], [0, 3]])
     remove(acme, made[:1])
@@ -192,14 +192,14 @@ def test_a_capture_or_a_removal_at_the_same_moment_does_no_harm(acme: TenantHand
     engine = Interrupted(acme._engine, at, meanwhile)
     step(Squasher(engine, Scope("acme", acme._scope)).all())
     left = [made[1], *extra] if extra else [made[1], made[2]]
-    assert intact(acme, [each.id for each in left])
+    assert intact(acme, [snapshot.id for snapshot in left])
     squash(acme)
     acme.objects.prune(grace_s=0)
-    assert intact(acme, [each.id for each in left])
+    assert intact(acme, [snapshot.id for snapshot in left])
     assert acme.diagnostics.look().is_sound
 
 
-def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> None:
+def test_a_layer_changed_in_the_meantime_is_not_squashed(acme: TenantHandle) -> None:
     made = chain(acme, new_run(acme), [[0], [1], [2]])
     remove(acme, made[:1])
     row = step(Squasher(acme._engine, acme._scope)._after("00000000-0000-0000-0000-000000000000"))
@@ -212,7 +212,7 @@ def test_a_layer_that_changed_meanwhile_is_left_alone(acme: TenantHandle) -> Non
     assert intact(acme, [made[1].id, made[2].id])
 
 
-async def _whole(there: TenantHandle, snapshot: Snapshot) -> Any:
+async def _whole(tenant: TenantHandle, snapshot: Snapshot) -> Any:
     from holdfast.trees.entries import Difference
 
-    return Difference([*there.snapshots.tree(snapshot.id).entries.values()])
+    return Difference([*tenant.snapshots.tree(snapshot.id).entries.values()])

@@ -1,4 +1,4 @@
-"""Places for packs: a directory, and a bucket of a server that answers as S3 does."""
+"""Storages for packs: a directory, and a bucket of a server with the S3 API."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from holdfast import Holdfast, Limits, PackStorage
 from holdfast.clock import FixedClock
 
 SMALL = Limits(pack_from_bytes=1_000)
-"""So that bodies need not be large to be large."""
+"""Limits under which small bodies already count as large."""
 Opens = Callable[..., Holdfast]
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """The address of a server that answers as S3 does."""
-    # On port 0 the system chooses; the server says which it was.
+    """The address of a server with the S3 API."""
+    # With port 0 the system chooses the port, and the server prints it.
     run = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "MOTO_S3_CUSTOM_ENDPOINTS": ""}
     process = subprocess.Popen(
@@ -33,8 +33,8 @@ def s3_server() -> Iterator[str]:
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        found = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in process.stdout)))
-        yield found.group()
+        address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in process.stdout)))
+        yield address.group()
     finally:
         process.kill()
         process.communicate()
@@ -42,7 +42,7 @@ def s3_server() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3_server: str, request: pytest.FixtureRequest) -> PackStorage:
-    """A bucket of the test's own."""
+    """A bucket of its own for each test."""
     name = "b" + format(abs(hash(request.node.nodeid)), "x")
     urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT"), timeout=30).close()
     options = {
@@ -54,10 +54,10 @@ def bucket(s3_server: str, request: pytest.FixtureRequest) -> PackStorage:
 
 @pytest.fixture(params=["directory", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> PackStorage:
-    """A place for packs."""
+    """A storage for packs."""
     if request.param == "s3":
-        found: PackStorage = request.getfixturevalue("bucket")
-        return found
+        bucket: PackStorage = request.getfixturevalue("bucket")
+        return bucket
     return PackStorage(tmp_path / "packs")
 
 
@@ -69,7 +69,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def opens(address: str) -> Iterator[Opens]:
-    """Opens handles on that database."""
+    """Opens handles on the database."""
     opened: list[Holdfast] = []
 
     def make(packs: Any, *, limits: Limits = SMALL, clock: FixedClock | None = None) -> Holdfast:
@@ -77,5 +77,5 @@ def opens(address: str) -> Iterator[Opens]:
         return opened[-1]
 
     yield make
-    for each in opened:
-        each.close()
+    for handle in opened:
+        handle.close()

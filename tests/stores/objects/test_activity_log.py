@@ -1,4 +1,4 @@
-"""The log of what was done: every edge of recording, listing, counting and noting, and whose it is."""
+"""Edge cases of the activity log: recording, listing, counting, and the isolation of tenants."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from holdfast.core.paging import encode_cursor
 from holdfast.core.scope import Scope
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.stores.objects import activity
-from holdfast.stores.objects.activity import Deed
+from holdfast.stores.objects.activity import NewActivity
 from holdfast.sync_runner import step
 from holdfast.types import Activity
+from tests.errors import raises
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+ENTRY_ID = "01900000-0000-7000-8000-000000000000"
 NAMES = itertools.count()
 SMALL = Limits(list_rows=5, page_rows=4, name_bytes=20, key_bytes=24, text_bytes=30, metadata_bytes=60, json_depth=3)
 
@@ -43,44 +44,44 @@ def holdfast(clock: FixedClock) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def acme(holdfast: Holdfast) -> TenantHandle:
-    """A tenant of the test's own."""
+    """A tenant of its own for each test."""
     return holdfast.tenant(f"tenant {next(NAMES)}")
 
 
-def walk(there: TenantHandle, size: int, **named: Any) -> list[Activity]:
-    """All pages of a list, one after the other."""
-    found: list[Activity] = []
+def walk(tenant: TenantHandle, size: int, **named: Any) -> list[Activity]:
+    """Return all pages of a list, one after the other."""
+    entries: list[Activity] = []
     cursor = None
     while True:
-        page = there.activity.list(limit=size, cursor=cursor, **named)
+        page = tenant.activity.list(limit=size, cursor=cursor, **named)
         assert len(page) <= size
-        found += page
+        entries += page
         cursor = page.next
         if cursor is None:
-            return found
+            return entries
 
 
-def put_down(there: TenantHandle, deeds: Sequence[Deed]) -> None:
-    scope = Scope(there.name, there._scope)
-    step(there._engine.write(lambda connection: activity.note(connection, scope, deeds)))
+def record_all(tenant: TenantHandle, activities: Sequence[NewActivity]) -> None:
+    scope = Scope(tenant.name, tenant._scope)
+    step(tenant._engine.write(lambda connection: activity.record_all(connection, scope, activities)))
 
 
-def test_the_first_thing_recorded_makes_the_tenant_known(holdfast: Holdfast, acme: TenantHandle) -> None:
+def test_the_first_entry_registers_the_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
     with pytest.raises(NotFound):
         holdfast.tenants.get(acme.name)
     acme.activity.record("looked")
     assert holdfast.tenants.get(acme.name).id == acme.name
 
 
-def test_what_is_refused_does_not_make_the_tenant_known(holdfast: Holdfast, acme: TenantHandle) -> None:
-    with pytest.raises(InvalidInput, match="action of an activity must not be empty"):
+def test_an_invalid_entry_does_not_register_the_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
+    with pytest.raises(InvalidInput, match="action of an activity"):
         acme.activity.record("")
     with pytest.raises(NotFound):
         holdfast.tenants.get(acme.name)
 
 
 @pytest.mark.parametrize(
-    ("most", "given"),
+    ("maximum", "arguments"),
     [
         (20, {"action": "x" * 20}),
         (20, {"action": "x", "actor": "é" * 10}),
@@ -90,25 +91,23 @@ def test_what_is_refused_does_not_make_the_tenant_known(holdfast: Holdfast, acme
     ],
     ids=["action", "actor", "subject_kind", "subject_id", "reason"],
 )
-def test_a_text_of_the_largest_size_is_kept_and_a_byte_more_is_refused(
-    acme: TenantHandle, most: int, given: dict[str, str]
-) -> None:
-    field, value = list(given.items())[-1]
-    made = acme.activity.record(**given)  # type: ignore[arg-type]
-    assert getattr(acme.activity.get(made.id), field) == value
-    with pytest.raises(LimitExceeded, match=f"{field} of an activity: {most + 1}"):
-        acme.activity.record(**{**given, field: value + "x"})  # type: ignore[arg-type]
+def test_texts_are_limited_in_bytes(acme: TenantHandle, maximum: int, arguments: dict[str, str]) -> None:
+    field, value = list(arguments.items())[-1]
+    entry = acme.activity.record(**arguments)  # type: ignore[arg-type]
+    assert getattr(acme.activity.get(entry.id), field) == value
+    with raises(LimitExceeded, field=f"{field} of an activity", maximum=maximum):
+        acme.activity.record(**{**arguments, field: value + "x"})  # type: ignore[arg-type]
     assert acme.activity.count() == 1
 
 
-def test_details_may_take_as_many_bytes_as_the_limit_says(acme: TenantHandle) -> None:
+def test_details_are_limited_in_bytes(acme: TenantHandle) -> None:
     largest = {"a": "b" * (60 - len('{"a":""}'))}
     assert acme.activity.record("x", details=largest).details == largest
-    with pytest.raises(LimitExceeded, match="metadata_bytes = 60"):
+    with raises(LimitExceeded, limit="metadata_bytes", maximum=60):
         acme.activity.record("x", details={"a": largest["a"] + "b"})
 
 
-def test_details_may_be_nested_as_deep_as_the_limit_says(acme: TenantHandle) -> None:
+def test_details_are_limited_in_depth(acme: TenantHandle) -> None:
     assert acme.activity.record("x", details={"a": [[1]]}).details == {"a": [[1]]}
     with pytest.raises(LimitExceeded, match="json_depth"):
         acme.activity.record("x", details={"a": [[[1]]]})
@@ -123,22 +122,22 @@ def test_details_may_be_nested_as_deep_as_the_limit_says(acme: TenantHandle) -> 
     ],
     ids=["list", "text", "keys", "number", "nan", "infinite", "bytes", "inner-keys", "set"],
 )  # fmt: skip
-def test_details_that_are_no_json_object_are_refused(acme: TenantHandle, details: Any, error: type[Exception]) -> None:
+def test_details_must_be_a_json_object(acme: TenantHandle, details: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         acme.activity.record("x", details=details)
     assert acme.activity.count() == 0
 
 
-def test_details_may_be_any_mapping_and_come_back_as_a_dictionary(acme: TenantHandle) -> None:
-    made = acme.activity.record("x", details=MappingProxyType({"a": (1, 2)}))
-    assert made.details == {"a": [1, 2]}
-    assert type(acme.activity.get(made.id).details) is dict
+def test_details_can_be_any_mapping_and_are_read_as_a_dictionary(acme: TenantHandle) -> None:
+    entry = acme.activity.record("x", details=MappingProxyType({"a": (1, 2)}))
+    assert entry.details == {"a": [1, 2]}
+    assert type(acme.activity.get(entry.id).details) is dict
 
 
 @pytest.mark.parametrize("field", ["actor", "subject_kind", "subject_id", "reason"])
 @pytest.mark.parametrize("wrong", [b"x", 7, ["x"]], ids=["bytes", "number", "list"])
-def test_what_is_no_text_is_refused_by_name(acme: TenantHandle, field: str, wrong: object) -> None:
-    with pytest.raises(InvalidInput, match=f"{field} of an activity must be a string, not {type(wrong).__name__}"):
+def test_fields_must_be_text(acme: TenantHandle, field: str, wrong: object) -> None:
+    with pytest.raises(InvalidInput, match=f"{field} of an activity"):
         acme.activity.record("x", **{field: wrong})  # type: ignore[arg-type]
 
 
@@ -150,65 +149,64 @@ def test_what_is_no_text_is_refused_by_name(acme: TenantHandle, field: str, wron
     ],
     ids=lambda other: "-".join(f"{name}" for name in other),
 )  # fmt: skip
-def test_an_id_that_comes_again_with_anything_else_is_a_conflict(acme: TenantHandle, other: dict[str, Any]) -> None:
+def test_a_repeated_id_with_other_content_is_a_conflict(acme: TenantHandle, other: dict[str, Any]) -> None:
     first: dict[str, Any] = {"actor": "ada", "subject_kind": "session", "subject_id": "7", "reason": "why"}
-    first |= {"details": {"n": 1}, "id": NOBODY}
-    made = acme.activity.record("x", **first)
-    with pytest.raises(Conflict, match=NOBODY):
+    first |= {"details": {"n": 1}, "id": ENTRY_ID}
+    entry = acme.activity.record("x", **first)
+    with pytest.raises(Conflict, match=ENTRY_ID):
         acme.activity.record("x", **{**first, **other})
-    with pytest.raises(Conflict, match=NOBODY):
+    with pytest.raises(Conflict, match=ENTRY_ID):
         acme.activity.record("y", **first)
-    assert acme.activity.list() == [made]
+    assert acme.activity.list() == [entry]
 
 
-def test_the_same_id_in_another_form_is_the_same_and_the_first_time_stays(
-    acme: TenantHandle, clock: FixedClock
-) -> None:
-    made = acme.activity.record("x\x00\ud800", details={"\ud800": "\x00"}, id=NOBODY)
+def test_a_repeated_id_in_another_form_returns_the_first_entry(acme: TenantHandle, clock: FixedClock) -> None:
+    entry = acme.activity.record("x\x00\ud800", details={"\ud800": "\x00"}, id=ENTRY_ID)
     clock.advance(1)
-    for form in (NOBODY.upper(), NOBODY.replace("-", ""), f"{{{NOBODY}}}"):
-        assert acme.activity.record("x\x00\ud800", details={"\ud800": "\x00"}, id=form) == made
+    for form in (ENTRY_ID.upper(), ENTRY_ID.replace("-", ""), f"{{{ENTRY_ID}}}"):
+        assert acme.activity.record("x\x00\ud800", details={"\ud800": "\x00"}, id=form) == entry
 
 
-def test_two_tenants_may_use_the_same_id_for_different_things(holdfast: Holdfast, acme: TenantHandle) -> None:
+def test_two_tenants_can_use_the_same_id(holdfast: Holdfast, acme: TenantHandle) -> None:
     other = holdfast.tenant(f"{acme.name} other")
-    mine, theirs = acme.activity.record("x", id=NOBODY), other.activity.record("y", id=NOBODY)
-    assert (acme.activity.get(NOBODY), other.activity.get(NOBODY)) == (mine, theirs)
+    mine, theirs = acme.activity.record("x", id=ENTRY_ID), other.activity.record("y", id=ENTRY_ID)
+    assert (acme.activity.get(ENTRY_ID), other.activity.get(ENTRY_ID)) == (mine, theirs)
     assert (acme.activity.list(), other.activity.list()) == ([mine], [theirs])
 
 
-@pytest.mark.parametrize("wrong", ["", "7", NOBODY[:-1], NOBODY + "0", "\x00", "\ud800", None, 7, b"x"])
-def test_an_id_that_is_none_is_refused_and_not_looked_for(acme: TenantHandle, wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="activity id must be a UUID"):
+@pytest.mark.parametrize("wrong", ["", "7", ENTRY_ID[:-1], ENTRY_ID + "0", "\x00", "\ud800", None, 7, b"x"])
+def test_an_invalid_id_is_refused(acme: TenantHandle, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="activity id"):
         acme.activity.get(wrong)
 
 
-def test_an_actor_that_is_given_counts_more_than_who_is_acting(holdfast: Holdfast, acme: TenantHandle) -> None:
+def test_an_explicit_actor_overrides_the_acting_user(holdfast: Holdfast, acme: TenantHandle) -> None:
     other = holdfast.tenant(f"{acme.name} other")
     with acme.acting(user="grace"):
         assert acme.activity.record("x").actor == "grace"
         assert acme.activity.record("x", actor="ada").actor == "ada"
-        assert acme.activity.record("x", actor="").actor == "", "nobody in particular, if that is said"
-        assert other.activity.record("x").actor == "", "who acts here does not act elsewhere"
+        assert acme.activity.record("x", actor="").actor == "", "an empty actor is explicit"
+        assert other.activity.record("x").actor == "", "the acting user belongs to one tenant's handle"
 
 
-def test_acting_again_with_the_same_id_as_somebody_else_is_a_conflict(acme: TenantHandle) -> None:
+def test_a_repeated_id_by_another_acting_user_is_a_conflict(acme: TenantHandle) -> None:
     with acme.acting(user="grace"):
-        acme.activity.record("x", id=NOBODY)
+        acme.activity.record("x", id=ENTRY_ID)
     with acme.acting(user="ada"), pytest.raises(Conflict):
-        acme.activity.record("x", id=NOBODY)
+        acme.activity.record("x", id=ENTRY_ID)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_pages_of_every_size_are_the_whole_log_newest_first(acme: TenantHandle, clock: FixedClock, size: int) -> None:
-    made = []
+def test_pages_of_every_size_add_up_to_the_log_newest_first(acme: TenantHandle, clock: FixedClock, size: int) -> None:
+    entries = []
     for number in range(8):
-        made.append(acme.activity.record("x", subject_id=str(number)))
+        entries.append(acme.activity.record("x", subject_id=str(number)))
         clock.advance(number % 2)
-    newest = sorted(made, key=lambda each: (each.created_at, each.id), reverse=True)
+    newest = sorted(entries, key=lambda entry: (entry.created_at, entry.id), reverse=True)
     assert walk(acme, size) == newest
     assert walk(acme, size, action="x") == newest
-    assert walk(acme, size, where=[column("subject_id").ge("4")]) == [each for each in newest if each.subject_id >= "4"]
+    from_4 = [entry for entry in newest if entry.subject_id >= "4"]
+    assert walk(acme, size, where=[column("subject_id").ge("4")]) == from_4
 
 
 def test_a_full_last_page_has_no_next(acme: TenantHandle) -> None:
@@ -220,23 +218,23 @@ def test_a_full_last_page_has_no_next(acme: TenantHandle) -> None:
     assert acme.activity.list(limit=4).next is None
 
 
-def test_what_is_recorded_while_somebody_pages_does_not_come_twice(acme: TenantHandle, clock: FixedClock) -> None:
-    made = [acme.activity.record("x", reason=str(number)) for number in range(4)]
+def test_new_entries_do_not_shift_later_pages(acme: TenantHandle, clock: FixedClock) -> None:
+    entries = [acme.activity.record("x", reason=str(number)) for number in range(4)]
     page = acme.activity.list(limit=2)
     clock.advance(1)
     acme.activity.record("x", reason="new")
     rest = acme.activity.list(limit=4, cursor=page.next)
-    assert sorted(each.id for each in [*page, *rest]) == sorted(each.id for each in made)
+    assert sorted(entry.id for entry in [*page, *rest]) == sorted(entry.id for entry in entries)
 
 
-def test_a_list_without_limit_is_all_or_nothing(acme: TenantHandle) -> None:
+def test_a_list_without_limit_is_complete_or_refused(acme: TenantHandle) -> None:
     for _ in range(5):
         acme.activity.record("x")
     assert (len(acme.activity.list()), acme.activity.list().next) == (5, None)
     acme.activity.record("y")
     with pytest.raises(LimitExceeded, match="list_rows = 5"):
         acme.activity.list()
-    assert len(acme.activity.list(action="x")) == 5, "what is asked for counts, and not what is there"
+    assert len(acme.activity.list(action="x")) == 5, "the limit applies to the filtered entries"
     assert acme.activity.count() == 6, "a count has no such limit"
 
 
@@ -244,7 +242,7 @@ def test_a_list_without_limit_is_all_or_nothing(acme: TenantHandle) -> None:
     ("limit", "error"),
     [(0, InvalidInput), (-1, InvalidInput), (True, InvalidInput), ("1", InvalidInput), (5, LimitExceeded)],
 )
-def test_a_page_has_a_size_from_one_to_the_limit(acme: TenantHandle, limit: Any, error: type[Exception]) -> None:
+def test_the_size_of_a_page_is_limited(acme: TenantHandle, limit: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="limit"):
         acme.activity.list(limit=limit)
 
@@ -252,54 +250,54 @@ def test_a_page_has_a_size_from_one_to_the_limit(acme: TenantHandle, limit: Any,
 @pytest.mark.parametrize(
     "cursor",
     [
-        encode_cursor("holds", 1, NOBODY),
-        encode_cursor("activity", NOBODY, 1),
-        encode_cursor("activity", -1, NOBODY),
-        encode_cursor("activity", 2**63, NOBODY),
+        encode_cursor("holds", 1, ENTRY_ID),
+        encode_cursor("activity", ENTRY_ID, 1),
+        encode_cursor("activity", -1, ENTRY_ID),
+        encode_cursor("activity", 2**63, ENTRY_ID),
         encode_cursor("activity", 1),
-        encode_cursor("activity", True, NOBODY),
-        encode_cursor("activity", 1, NOBODY) + "\ud800",
+        encode_cursor("activity", True, ENTRY_ID),
+        encode_cursor("activity", 1, ENTRY_ID) + "\ud800",
         7,
     ],
     ids=["other-list", "swapped", "negative", "too-late", "short", "boolean", "surrogate", "number"],
 )
-def test_a_cursor_of_anything_else_is_refused(acme: TenantHandle, cursor: Any) -> None:
+def test_a_cursor_of_another_list_is_refused(acme: TenantHandle, cursor: Any) -> None:
     with pytest.raises(InvalidFilter, match="cursor"):
         acme.activity.list(limit=1, cursor=cursor)
 
 
-def test_a_forged_cursor_whose_id_is_none_is_refused(acme: TenantHandle) -> None:
-    with pytest.raises(InvalidInput, match="cursor must be a UUID"):
+def test_a_forged_cursor_with_an_invalid_id_is_refused(acme: TenantHandle) -> None:
+    with pytest.raises(InvalidInput, match="cursor"):
         acme.activity.list(limit=1, cursor=encode_cursor("activity", 1, "7"))
 
 
-def test_a_cursor_of_another_tenant_shows_nothing_of_it(holdfast: Holdfast, acme: TenantHandle) -> None:
+def test_a_cursor_of_another_tenant_shows_none_of_its_entries(holdfast: Holdfast, acme: TenantHandle) -> None:
     other = holdfast.tenant(f"{acme.name} other")
-    for there in (acme, other):
+    for tenant in (acme, other):
         for _ in range(3):
-            there.activity.record("x", reason=there.name)
+            tenant.activity.record("x", reason=tenant.name)
     cursor = other.activity.list(limit=1).next
-    assert {each.reason for each in acme.activity.list(limit=4, cursor=cursor)} <= {acme.name}
+    assert {entry.reason for entry in acme.activity.list(limit=4, cursor=cursor)} <= {acme.name}
 
 
 @pytest.mark.parametrize("by", [{"actor": "a"}, {"action": "a"}, {"subject_kind": "a"}, {"subject_id": "a"}])
-def test_what_is_asked_for_by_name_is_all_of_it(acme: TenantHandle, by: dict[str, str]) -> None:
+def test_lists_and_counts_are_filtered_by_field(acme: TenantHandle, by: dict[str, str]) -> None:
     fields = {"actor": "b", "action": "b", "subject_kind": "b", "subject_id": "b"}
     for _ in range(2):
         acme.activity.record(**{**fields, **by})  # type: ignore[arg-type]
         acme.activity.record(**fields)  # type: ignore[arg-type]
-    found = acme.activity.list(**by)  # type: ignore[arg-type]
-    assert [{name: getattr(each, name) for name in by} for each in found] == [by, by]
-    assert acme.activity.count(**by, where=[column("created_at").ge(found[0].created_at)]) == 2
+    entries = acme.activity.list(**by)  # type: ignore[arg-type]
+    assert [{name: getattr(entry, name) for name in by} for entry in entries] == [by, by]
+    assert acme.activity.count(**by, where=[column("created_at").ge(entries[0].created_at)]) == 2
 
 
-def test_an_empty_name_asks_for_what_has_none(acme: TenantHandle) -> None:
+def test_an_empty_filter_matches_empty_fields(acme: TenantHandle) -> None:
     acme.activity.record("x", actor="ada", subject_kind="run")
     bare = acme.activity.record("x")
     assert acme.activity.list(actor="") == [bare] == acme.activity.list(subject_kind="")
 
 
-def test_details_are_found_by_what_lies_in_them(acme: TenantHandle) -> None:
+def test_entries_can_be_filtered_by_details(acme: TenantHandle) -> None:
     one = acme.activity.record("x", details={"a": "\x00"})
     acme.activity.record("x", details={"a": "0"})
     assert acme.activity.list(where=[meta("a").eq("\x00")]) == [one]
@@ -307,54 +305,54 @@ def test_details_are_found_by_what_lies_in_them(acme: TenantHandle) -> None:
 
 
 @pytest.mark.parametrize("where", [7, "actor", [7], [None]], ids=["number", "text", "numbers", "nothing"])
-def test_what_is_no_list_of_filters_is_refused(acme: TenantHandle, where: Any) -> None:
+def test_filters_must_be_a_list_of_filters(acme: TenantHandle, where: Any) -> None:
     for call in (acme.activity.list, acme.activity.count):
         with pytest.raises(InvalidFilter):
             call(where=where)
 
 
-def test_what_stores_note_comes_in_one_piece_or_not_at_all(acme: TenantHandle, clock: FixedClock) -> None:
+def test_entries_of_stores_are_recorded_all_or_none(acme: TenantHandle, clock: FixedClock) -> None:
     acme.activity.record("first")
-    put_down(acme, [])
+    record_all(acme, [])
     assert acme.activity.count() == 1
-    put_down(acme, [Deed(action="a", details={"n": 1}), Deed(action="b", actor="ada", reason="\x00")])
-    found = {each.action: each for each in acme.activity.list()}
-    assert (found["a"].details, found["b"].actor, found["b"].reason) == ({"n": 1}, "ada", "\x00")
-    assert found["a"].created_at - found["b"].created_at == timedelta(0)
-    with pytest.raises(InvalidInput, match="action of an activity must not be empty"):
-        put_down(acme, [Deed(action="c"), Deed(action="")])
+    record_all(acme, [NewActivity(action="a", details={"n": 1}), NewActivity(action="b", actor="ada", reason="\x00")])
+    entries = {entry.action: entry for entry in acme.activity.list()}
+    assert (entries["a"].details, entries["b"].actor, entries["b"].reason) == ({"n": 1}, "ada", "\x00")
+    assert entries["a"].created_at - entries["b"].created_at == timedelta(0)
+    with pytest.raises(InvalidInput, match="action of an activity"):
+        record_all(acme, [NewActivity(action="c"), NewActivity(action="")])
     assert acme.activity.count() == 3
 
 
-def test_many_threads_with_one_id_make_one_entry(tmp_path: Path) -> None:
+def test_concurrent_records_with_one_id_make_one_entry(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
-        there = holdfast.tenant("acme")
+        tenant = holdfast.tenant("acme")
         with ThreadPoolExecutor(4) as pool:
-            made = list(pool.map(lambda _: there.activity.record("x", id=NOBODY), range(12)))
-        assert {each.id for each in made} == {NOBODY}
-        assert there.activity.list() == made[:1]
+            entries = list(pool.map(lambda _: tenant.activity.record("x", id=ENTRY_ID), range(12)))
+        assert {entry.id for entry in entries} == {ENTRY_ID}
+        assert tenant.activity.list() == entries[:1]
 
 
-def test_the_log_goes_with_its_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
-    made = acme.activity.record("x")
+def test_the_log_is_removed_with_its_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
+    entry = acme.activity.record("x")
     holdfast.tenants.delete(acme.name, cascade=True)
     assert (acme.activity.list(), acme.activity.count()) == ([], 0)
-    with pytest.raises(NotFound, match=made.id):
-        acme.activity.get(made.id)
+    with pytest.raises(NotFound, match=entry.id):
+        acme.activity.get(entry.id)
 
 
-def test_from_an_event_loop_the_log_is_the_same(tmp_path: Path) -> None:
+def test_the_log_is_the_same_from_an_event_loop(tmp_path: Path) -> None:
     async def write() -> Activity:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
-            there = holdfast.tenant("acme")
-            made = await there.activity.record("x", details={"a": "\ud800"})
-            assert await there.activity.list() == [made]
-            assert await there.activity.count(action="x") == 1
-            return made
+            tenant = holdfast.tenant("acme")
+            entry = await tenant.activity.record("x", details={"a": "\ud800"})
+            assert await tenant.activity.list() == [entry]
+            assert await tenant.activity.count(action="x") == 1
+            return entry
 
-    made = asyncio.run(write())
+    entry = asyncio.run(write())
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
-        assert holdfast.tenant("acme").activity.get(made.id) == made
+        assert holdfast.tenant("acme").activity.get(entry.id) == entry
 
 
 TEXTS = st.text(st.characters(codec=None, categories=None), max_size=4)
@@ -362,13 +360,13 @@ TEXTS = st.text(st.characters(codec=None, categories=None), max_size=4)
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(TEXTS.filter(bool), TEXTS, TEXTS), min_size=1, max_size=4), st.integers(1, 4))
-def test_any_texts_come_back_and_are_found_by_them(
-    holdfast: Holdfast, deeds: list[tuple[str, str, str]], size: int
+def test_any_texts_are_stored_and_can_be_filtered(
+    holdfast: Holdfast, activities: list[tuple[str, str, str]], size: int
 ) -> None:
-    there = holdfast.tenant(f"t{next(NAMES)}")
-    made = [there.activity.record(action, actor=actor, subject_id=subject) for action, actor, subject in deeds]
-    assert [(each.action, each.actor, each.subject_id) for each in made] == deeds
-    assert sorted(each.id for each in walk(there, size)) == sorted(each.id for each in made)
-    for action, actor, _ in deeds:
-        wanted = [each for each in deeds if each[:2] == (action, actor)]
-        assert there.activity.count(action=action, actor=actor) == len(wanted)
+    tenant = holdfast.tenant(f"t{next(NAMES)}")
+    entries = [tenant.activity.record(action, actor=actor, subject_id=subject) for action, actor, subject in activities]
+    assert [(entry.action, entry.actor, entry.subject_id) for entry in entries] == activities
+    assert sorted(entry.id for entry in walk(tenant, size)) == sorted(entry.id for entry in entries)
+    for action, actor, _ in activities:
+        matching = [values for values in activities if values[:2] == (action, actor)]
+        assert tenant.activity.count(action=action, actor=actor) == len(matching)

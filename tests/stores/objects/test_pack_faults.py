@@ -1,4 +1,4 @@
-"""Packs under fire: a process that dies at any point, writers and pruners at once, and any flipped bit."""
+"""Faults of packs: crashes at any point, concurrent writers and pruners, and flipped bits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ import apsw
 import pytest
 
 from holdfast import Holdfast, PackStorage
+from holdfast.core.objects import digest_of
 from holdfast.errors import HoldfastError
 from holdfast.stores.execution.checkpoints.task_writes import Write
 from tests.stores.objects.conftest import SMALL, Opens
 
 
 class Died(BaseException):
-    """The process is gone: nothing that follows happens."""
+    """The simulated process has died."""
 
 
 class Dying(PackStorage):
-    """A place whose user dies before or after the n-th thing it does there."""
+    """A storage whose process dies before or after its n-th operation."""
 
     def __init__(self, where: Path, at: int, *, after: bool) -> None:
         super().__init__(where)
@@ -37,10 +38,10 @@ class Dying(PackStorage):
         self.left -= 1
         if self.left == 0 and not self._after:
             raise Died
-        done = await super()._do(name, blocking, *args, **kwargs)
+        result = await super()._do(name, blocking, *args, **kwargs)
         if self.left == 0:
             raise Died
-        return done
+        return result
 
 
 def bodies(seed: int, count: int, size: int = 3_000) -> list[bytes]:
@@ -49,7 +50,7 @@ def bodies(seed: int, count: int, size: int = 3_000) -> list[bytes]:
 
 
 def work(holdfast: Holdfast) -> Iterator[tuple[str, list[bytes]]]:
-    """Calls that write packs, empty them, write them anew and remove them; what must be there after each."""
+    """Write packs, empty, rewrite and remove them; yield the expected objects after each call."""
     acme, first, second = holdfast.tenant("acme"), bodies(1, 4), bodies(2, 2)
     acme.objects.put(first, holder="a")
     yield "put", first
@@ -59,7 +60,7 @@ def work(holdfast: Holdfast) -> Iterator[tuple[str, list[bytes]]]:
     acme.objects.release("a")
     yield "release", [first[0], *second]
     acme.objects.prune(grace_s=0)
-    yield "prune and write anew", [first[0], *second]
+    yield "prune and rewrite", [first[0], *second]
     acme.checkpoints.put("t", id="1", state=b"", pieces=bodies(3, 2, 9_000))
     yield "checkpoint", [first[0], *second, *bodies(3, 2, 9_000)]
     acme.objects.release("c")
@@ -69,7 +70,7 @@ def work(holdfast: Holdfast) -> Iterator[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whoever_dies_at_any_point_loses_nothing_and_leaves_nothing(tmp_path: Path, after: bool) -> None:
+def test_a_crash_at_any_point_loses_nothing_and_leaves_no_garbage(tmp_path: Path, after: bool) -> None:
     for at in range(1, 60):
         folder = tmp_path / f"{after} {at}"
         folder.mkdir()
@@ -81,9 +82,9 @@ def test_whoever_dies_at_any_point_loses_nothing_and_leaves_nothing(tmp_path: Pa
                 pass
         check_after_death(folder)
         if dying.left > 0:
-            assert at > 8, "hardly anything was done"
+            assert at > 8, "too few crash points"
             return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("the process never survived")
 
 
 def check_after_death(folder: Path) -> None:
@@ -107,8 +108,8 @@ def check_after_death(folder: Path) -> None:
         assert acme.objects.usage().stored_bytes == 0
 
 
-def test_what_was_acknowledged_before_the_death_is_there(tmp_path: Path) -> None:
-    """The same, looked at before anything is cleaned up."""
+def test_acknowledged_objects_survive_a_crash(tmp_path: Path) -> None:
+    """The same, checked before anything is cleaned up."""
     for at in range(1, 40):
         folder = tmp_path / str(at)
         folder.mkdir()
@@ -116,30 +117,23 @@ def test_what_was_acknowledged_before_the_death_is_there(tmp_path: Path) -> None
         acknowledged: list[bytes] = []
         with Holdfast(str(folder / "a.db"), packs=dying, limits=SMALL) as holdfast:
             try:
-                for what, there in work(holdfast):
-                    if what in ("put", "put more"):
-                        acknowledged = there
-                    elif what == "release":
+                for action, expected in work(holdfast):
+                    if action in ("put", "put more"):
+                        acknowledged = expected
+                    elif action == "release":
                         break
             except Died:
                 pass
         with Holdfast(str(folder / "a.db"), packs=folder / "packs", limits=SMALL) as holdfast:
             objects = holdfast.tenant("acme").objects
-            digests = [each.digest for each in _packed(acknowledged)]
-            assert objects.get([each.hex() for each in digests]) == acknowledged
+            assert objects.get([digest_of(content).hex() for content in acknowledged]) == acknowledged
         if dying.left > 0:
             return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("the process never survived")
 
 
-def _packed(contents: list[bytes]) -> list[Any]:
-    from holdfast.core import objects
-
-    return [objects.pack(each) for each in contents]
-
-
-def test_a_seal_that_comes_too_late_costs_a_place_in_the_database(tmp_path: Path) -> None:
-    """A pruner condemns a pack while its writer is still busy; the writer stores the bodies elsewhere."""
+def test_a_pack_that_is_sealed_too_late_is_stored_in_the_database(tmp_path: Path) -> None:
+    """A pruner condemns a pack while its writer is still busy; the writer stores the bodies in the database."""
     path, packs = str(tmp_path / "a.db"), tmp_path / "packs"
 
     class Slow(PackStorage):
@@ -156,24 +150,24 @@ def test_a_seal_that_comes_too_late_costs_a_place_in_the_database(tmp_path: Path
         assert objects.verify().damaged == []
 
 
-def test_writers_and_pruners_at_once_lose_nothing(opens: Opens, tmp_path: Path) -> None:
+def test_concurrent_writers_and_pruners_lose_nothing(opens: Opens, tmp_path: Path) -> None:
     shared = bodies(7, 5)
     handles = [opens(tmp_path / "packs").tenant("acme").objects for _ in range(3)]
 
     def put(writer: int) -> None:
         objects, source = handles[writer % 2], Random(writer)
         for number in range(12):
-            some = source.sample(shared, 3)
-            digests = objects.put(some, holder=f"{writer} {number}")
-            assert objects.get(digests) == some
+            sample = source.sample(shared, 3)
+            digests = objects.put(sample, holder=f"{writer} {number}")
+            assert objects.get(digests) == sample
             objects.release(f"{writer} {number}")
 
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(put, writer) for writer in range(3)]
-        while not all(each.done() for each in writing):
+        while not all(future.done() for future in writing):
             handles[2].prune(grace_s=0)
-    for each in writing:
-        each.result()
+    for future in writing:
+        future.result()
     (digest,) = handles[0].put(shared[:1], holder="last")
     handles[2].prune(grace_s=0)
     handles[2].prune(grace_s=0)
@@ -198,22 +192,22 @@ KILLED = """
 """
 
 
-def test_killed_processes_leave_what_they_acknowledged(tmp_path: Path) -> None:
+def test_killed_processes_keep_acknowledged_objects(tmp_path: Path) -> None:
     kept: list[str] = []
     for turn, lines in enumerate((4, 11, 23)):
         command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), str(turn)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            said = [next(process.stdout).strip() for _ in range(lines)]
+            printed = [next(process.stdout).strip() for _ in range(lines)]
             process.send_signal(signal.SIGKILL)
-            said += [line.strip() for line in process.stdout if line.endswith("\n")]
-        digests = [each for each in said if each != "-"]
-        # The second of every three is let go of, which may have happened before it could be said.
-        kept += [each for number, each in enumerate(digests) if number % 3 != 1]
+            printed += [line.strip() for line in process.stdout if line.endswith("\n")]
+        digests = [line for line in printed if line != "-"]
+        # The second of every three is released, possibly before that was printed.
+        kept += [digest for number, digest in enumerate(digests) if number % 3 != 1]
     place = PackStorage(tmp_path / "packs")
     with Holdfast(str(tmp_path / "a.db"), packs=place, limits=SMALL) as holdfast:
         objects = holdfast.tenant("acme").objects
-        assert all(len(each) == 4_000 for each in objects.get(kept))
+        assert all(len(content) == 4_000 for content in objects.get(kept))
         assert objects.verify().damaged == []
         objects.prune(grace_s=0)
         objects.prune(grace_s=0)
@@ -244,74 +238,74 @@ def filled(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_thousand_flipped_bits_are_all_found_and_what_they_hurt_is_named(filled: Path) -> None:
+def test_a_thousand_flipped_bits_are_detected_and_the_affected_data_is_named(filled: Path) -> None:
     source = Random(20_240)
     with Holdfast(str(filled / "a.db"), packs=filled / "packs", limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
-        assert complaints(acme) == set()
+        assert affected_names(acme) == set()
         raw = apsw.Connection(str(filled / "a.db"))
         targets = [(table, column) for table, columns in COLUMNS.items() for column in columns]
         packs = sorted(path for path in (filled / "packs").rglob("*") if path.is_file())
-        seen: set[str] = set()
+        affected: set[str] = set()
         for number in range(FLIPS):
             if number % 3 == 0:
-                found = in_a_file(source.choice(packs), source, acme)
+                reported = flip_in_file(source.choice(packs), source, acme)
             else:
-                found = in_a_row(raw, *source.choice(targets), source, acme)
-            assert found, f"flip {number} was not found"
-            seen |= found
-        assert complaints(acme) == set(), "everything was put back"
+                reported = flip_in_row(raw, *source.choice(targets), source, acme)
+            assert reported, f"flip {number} was not detected"
+            affected |= reported
+        assert affected_names(acme) == set(), "every bit was restored"
         raw.close()
-    assert {"me", "lg_log:1", "t 0", "t 1", "t 2"} <= seen
+    assert {"me", "lg_log:1", "t 0", "t 1", "t 2"} <= affected
 
 
-def complaints(acme: Any) -> set[str]:
-    """Whom the damage concerns: holders of objects, and checkpoints."""
+def affected_names(acme: Any) -> set[str]:
+    """Return the affected holders of damaged objects, and the damaged checkpoints."""
     damaged = acme.objects.verify().damaged
-    named = {holder for each in damaged for holder in [*each.holders, *([] if each.holders else ["nobody"])]}
-    return named | {f"{each.thread_id} {each.id}" for each in acme.checkpoints.verify().damaged}
+    holders = {holder for damage in damaged for holder in [*damage.holders, *([] if damage.holders else ["no holder"])]}
+    return holders | {f"{damage.thread_id} {damage.id}" for damage in acme.checkpoints.verify().damaged}
 
 
-def in_a_file(path: Path, source: Random, acme: Any) -> set[str]:
+def flip_in_file(path: Path, source: Random, acme: Any) -> set[str]:
     whole = path.read_bytes()
-    path.write_bytes(flipped(whole, source))
+    path.write_bytes(flip_bit(whole, source))
     try:
-        return complaints(acme)
+        return affected_names(acme)
     finally:
         path.write_bytes(whole)
 
 
-def in_a_row(raw: apsw.Connection, table: str, column: str, source: Random, acme: Any) -> set[str]:
+def flip_in_row(raw: apsw.Connection, table: str, column: str, source: Random, acme: Any) -> set[str]:
     rows = raw.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY 1").fetchall()
     (before,) = source.choice([row for row in rows if row[0]])
-    after = flipped(before, source)
+    after = flip_bit(before, source)
     change = f"UPDATE {table} SET {column} = ? WHERE {column} = ?"
     raw.execute(change, (after, before))
     try:
-        return complaints(acme)
+        return affected_names(acme)
     except HoldfastError as error:
         return {str(error)}
     finally:
         raw.execute(change, (before, after))
 
 
-def flipped(content: bytes, source: Random) -> bytes:
-    place = source.randrange(len(content) * 8)
+def flip_bit(content: bytes, source: Random) -> bytes:
+    bit = source.randrange(len(content) * 8)
     changed = bytearray(content)
-    changed[place // 8] ^= 1 << place % 8
+    changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
 
 
-def test_a_pack_that_is_gone_or_cut_short_is_named(filled: Path) -> None:
+def test_a_missing_or_truncated_pack_is_reported(filled: Path) -> None:
     with Holdfast(str(filled / "a.db"), packs=filled / "packs", limits=SMALL) as holdfast:
         acme = holdfast.tenant("acme")
         for path in sorted(path for path in (filled / "packs").rglob("*") if path.is_file()):
             whole = path.read_bytes()
             for cut in (len(whole) - 1, 0):
                 path.write_bytes(whole[:cut])
-                assert complaints(acme)
+                assert affected_names(acme)
             path.unlink()
-            found = complaints(acme)
+            reported = affected_names(acme)
             path.write_bytes(whole)
-            assert found & {"me", "t 0", "t 1", "t 2"}
-        assert complaints(acme) == set()
+            assert reported & {"me", "t 0", "t 1", "t 2"}
+        assert affected_names(acme) == set()

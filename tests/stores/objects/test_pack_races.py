@@ -1,4 +1,4 @@
-"""A prune that meets writers in the middle of their transactions condemns no pack that something lies in afterwards."""
+"""A prune that runs beside writers in the middle of their transactions condemns no pack that is used afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_databas
 
 @contextmanager
 def sealing(url: str, pack: str, digest: bytes) -> Iterator[psycopg.Connection[Any]]:
-    """A writer that has noted a pack, and is about to commit its seal and what lies in it."""
+    """A writer that has registered a pack, and is about to commit its seal and its objects."""
     with psycopg.connect(url) as connection:
         connection.execute(
             "INSERT INTO object_packs (tenant_id, id, size_bytes, is_sealed, created_at)"
@@ -48,7 +48,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_pack_that_is_sealed_while_another_one_is_waited_for_is_left_alone(postgres_url: str, tmp_path: Path) -> None:
+def test_a_pack_that_is_sealed_during_a_prune_is_not_condemned(postgres_url: str, tmp_path: Path) -> None:
     ids = RandomIds()
     one, other = ids.new(), ids.new()
     with (
@@ -77,25 +77,25 @@ def test_a_pack_that_is_sealed_while_another_one_is_waited_for_is_left_alone(pos
         assert {row[0] for row in rows} == {one, other}
 
 
-def test_what_moves_from_pack_to_pack_is_read_in_the_end() -> None:
-    moves = iter(range(packs.TRIES - 1))
+def test_objects_that_move_between_packs_are_read_eventually() -> None:
+    moves = iter(range(packs.MAX_TRIES - 1))
 
     async def read() -> str:
         for move in moves:
-            raise NotFound(f"pack {move}", noun="pack")
+            raise NotFound(noun="pack", key=f"{move}")
         return "read"
 
-    assert step(packs.settled(read)) == "read"
+    assert step(packs.retry_moved(read)) == "read"
 
 
-def test_a_pack_that_is_missing_twice_was_lost() -> None:
-    asked = 0
+def test_a_pack_that_is_missing_twice_is_corrupt() -> None:
+    reads = 0
 
     async def read() -> str:
-        nonlocal asked
-        asked += 1
-        raise NotFound("pack 1", noun="pack")
+        nonlocal reads
+        reads += 1
+        raise NotFound(noun="pack", key="pack-1")
 
-    with pytest.raises(Corrupt, match="pack 1, and objects lie in it"):
-        step(packs.settled(read))
-    assert asked == 2
+    with pytest.raises(Corrupt, match="pack-1"):
+        step(packs.retry_moved(read))
+    assert reads == 2

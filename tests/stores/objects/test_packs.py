@@ -1,4 +1,4 @@
-"""Large objects in packs: kept, read, pruned and verified as if they lay in the database."""
+"""Large objects in packs: stored, read, pruned and verified like objects in the database."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, Limits, PackStorage
 from holdfast.clock import FixedClock
-from holdfast.errors import InvalidInput, LimitExceeded, NotFound, Unavailable
+from holdfast.errors import InvalidInput, LimitExceeded, NotFound, PackStorageMissing, Unavailable
 from holdfast.stores.execution.checkpoints.task_writes import Write
+from tests.errors import raises
 from tests.stores.objects.conftest import SMALL, Opens
 
 SOURCE = Random(5)
@@ -23,11 +24,11 @@ LARGE, OTHER, THIRD = (SOURCE.randbytes(size) for size in (5_000, 3_000, 20_000)
 
 
 def files(place: PackStorage) -> list[str]:
-    """The packs there are."""
+    """Return the paths of all packs."""
     return asyncio.run(place.names("", blocking=False))
 
 
-def test_large_bodies_lie_in_one_pack_and_come_back(opens: Opens, place: PackStorage) -> None:
+def test_large_bodies_are_stored_in_one_pack(opens: Opens, place: PackStorage) -> None:
     objects = opens(place).tenant("acme").objects
     digests = objects.put([SHORT, LARGE, OTHER, LARGE], holder="me")
     assert len(files(place)) == 1
@@ -36,10 +37,10 @@ def test_large_bodies_lie_in_one_pack_and_come_back(opens: Opens, place: PackSto
     assert (usage.count, usage.size_bytes, usage.packs) == (3, len(SHORT + LARGE + OTHER), 1)
     assert objects.verify().damaged == []
     objects.put([LARGE, OTHER], holder="another")
-    assert len(files(place)) == 1, "what is stored is not written again"
+    assert len(files(place)) == 1, "stored bodies are not written again"
 
 
-def test_another_handle_and_asyncio_read_the_same(opens: Opens, address: str, place: PackStorage) -> None:
+def test_another_handle_and_asyncio_read_the_same_objects(opens: Opens, address: str, place: PackStorage) -> None:
     (digest,) = opens(place).tenant("acme").objects.put([LARGE], holder="me")
 
     async def both() -> None:
@@ -56,7 +57,7 @@ def test_another_handle_and_asyncio_read_the_same(opens: Opens, address: str, pl
     assert len(files(place)) == 1
 
 
-def test_a_pack_goes_when_the_last_object_in_it_goes(opens: Opens, place: PackStorage) -> None:
+def test_a_pack_is_removed_with_its_last_object(opens: Opens, place: PackStorage) -> None:
     clock = FixedClock()
     objects = opens(place, clock=clock).tenant("acme").objects
     one, other = objects.put([LARGE, OTHER], holder="a")
@@ -66,7 +67,7 @@ def test_a_pack_goes_when_the_last_object_in_it_goes(opens: Opens, place: PackSt
     clock.advance(3_600)
     pruned = objects.prune()
     assert (pruned.removed, pruned.removed_bytes, pruned.packs) == (1, len(LARGE), 1)
-    assert len(files(place)) == 1, "less than half of it was left, so the rest was written anew"
+    assert len(files(place)) == 1, "less than half of it was used, so it was rewritten"
     assert objects.get([other]) == [OTHER]
     assert objects.verify().damaged == []
     with pytest.raises(NotFound, match=one):
@@ -76,24 +77,24 @@ def test_a_pack_goes_when_the_last_object_in_it_goes(opens: Opens, place: PackSt
     assert (files(place), objects.usage().packs) == ([], 0)
 
 
-def test_pieces_of_checkpoints_lie_in_packs_too(opens: Opens, place: PackStorage) -> None:
+def test_pieces_of_checkpoints_are_stored_in_packs(opens: Opens, place: PackStorage) -> None:
     acme = opens(place).tenant("acme")
     big, written = SOURCE.randbytes(30_000), SOURCE.randbytes(12_000)
     acme.checkpoints.put("t", id="1", state=b"s", pieces=[SHORT, big])
     acme.checkpoints.put_writes("t", id="1", task_id="x", new=[Write(0, "c", b"v", [written, SHORT])])
     acme.checkpoints.put("t", id="2", parent="1", state=b"s", pieces=[big, SHORT])
     assert len(files(place)) == 2
-    found = acme.checkpoints.find("t", id="1")
-    assert found is not None
-    assert (list(found.pieces), found.tasks[0].writes[0].pieces) == ([SHORT, big], (written, SHORT))
-    assert [list(each.pieces) for each in acme.checkpoints.list("t")] == [[big, SHORT], [SHORT, big]]
-    assert [list(each.pieces) for each in acme.checkpoints.history("t", id="2")] == [[big, SHORT], [SHORT, big]]
+    checkpoint = acme.checkpoints.find("t", id="1")
+    assert checkpoint is not None
+    assert (list(checkpoint.pieces), checkpoint.tasks[0].writes[0].pieces) == ([SHORT, big], (written, SHORT))
+    assert [list(listed.pieces) for listed in acme.checkpoints.list("t")] == [[big, SHORT], [SHORT, big]]
+    assert [list(listed.pieces) for listed in acme.checkpoints.history("t", id="2")] == [[big, SHORT], [SHORT, big]]
     acme.checkpoints.delete("t")
     assert acme.objects.prune(grace_s=0).removed == 2
     assert files(place) == []
 
 
-def test_a_tenants_packs_are_its_own_and_go_with_it(opens: Opens, place: PackStorage) -> None:
+def test_a_tenants_packs_are_removed_with_it(opens: Opens, place: PackStorage) -> None:
     holdfast = opens(place)
     for name in ("acme", "../acme", "zenith"):
         holdfast.tenant(name).objects.put([LARGE], holder="me")
@@ -111,9 +112,9 @@ def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackStorage) ->
     objects.put([LARGE, b"z" * 100_000], holder="me")
     assert objects.usage().stored_bytes < 6_000
     for _ in range(2):
-        with pytest.raises(LimitExceeded, match="object_bytes = 9,000"):
+        with raises(LimitExceeded, limit="object_bytes", maximum=9_000):
             objects.put([SOURCE.randbytes(4_500)], holder="you")
-        with pytest.raises(LimitExceeded, match="object_bytes"):
+        with raises(LimitExceeded, limit="object_bytes"):
             holdfast.tenant("acme").checkpoints.put("t", id="1", state=b"", pieces=[SOURCE.randbytes(9_500)])
     assert (objects.usage().count, objects.release("you")) == (2, 0)
     assert holdfast.tenant("acme").checkpoints.find("t") is None
@@ -124,32 +125,32 @@ def test_quotas_are_counted_in_stored_bytes(opens: Opens, place: PackStorage) ->
     objects.prune(grace_s=0)
     assert objects.usage().stored_bytes == 0
     objects.put([SOURCE.randbytes(8_000)], holder="you")
-    assert len(files(place)) == 2, "what was written for nothing is gone"
+    assert len(files(place)) == 2, "packs that no object needs are removed"
 
 
-def test_without_the_place_checkpoints_in_packs_cannot_be_read(opens: Opens, tmp_path: Path) -> None:
-    there = opens(tmp_path / "p").tenant("acme").checkpoints
-    there.put("small", id="1", state=b"", pieces=[SHORT])
-    there.put("large", id="1", state=b"", pieces=[SHORT, THIRD])
-    there.put("written", id="1", state=b"", pieces=[SHORT])
-    there.put_writes("written", id="1", task_id="x", new=[Write(0, "c", b"", [THIRD])])
+def test_without_pack_storage_checkpoints_in_packs_cannot_be_read(opens: Opens, tmp_path: Path) -> None:
+    with_packs = opens(tmp_path / "p").tenant("acme").checkpoints
+    with_packs.put("small", id="1", state=b"", pieces=[SHORT])
+    with_packs.put("large", id="1", state=b"", pieces=[SHORT, THIRD])
+    with_packs.put("written", id="1", state=b"", pieces=[SHORT])
+    with_packs.put_writes("written", id="1", task_id="x", new=[Write(0, "c", b"", [THIRD])])
     checkpoints = opens(None).tenant("acme").checkpoints
-    found = checkpoints.find("small")
-    assert found is not None
-    assert found.pieces == [SHORT]
+    checkpoint = checkpoints.find("small")
+    assert checkpoint is not None
+    assert checkpoint.pieces == [SHORT]
     for thread in ("large", "written"):
         for call in (checkpoints.find, checkpoints.history, checkpoints.list):
-            with pytest.raises(Unavailable, match="packs="):
+            with pytest.raises(PackStorageMissing):
                 call(thread)
 
 
-def test_without_the_place_objects_in_packs_cannot_be_read(opens: Opens, tmp_path: Path) -> None:
+def test_without_pack_storage_objects_in_packs_cannot_be_read(opens: Opens, tmp_path: Path) -> None:
     large, small = opens(tmp_path / "p").tenant("acme").objects.put([LARGE, SHORT], holder="me")
     objects = opens(None).tenant("acme").objects
     assert objects.get([small]) == [SHORT]
-    with pytest.raises(Unavailable, match="packs="):
+    with pytest.raises(PackStorageMissing):
         objects.get([large])
-    with pytest.raises(Unavailable, match="packs="):
+    with pytest.raises(PackStorageMissing):
         objects.verify()
     objects.put([LARGE], holder="also")
     objects.release("me")
@@ -157,7 +158,7 @@ def test_without_the_place_objects_in_packs_cannot_be_read(opens: Opens, tmp_pat
     assert opens(str(tmp_path / "p")).tenant("acme").objects.get([large]) == [LARGE]
 
 
-def test_in_the_callers_transaction_bodies_go_into_the_database(tmp_path: Path) -> None:
+def test_in_a_joined_transaction_bodies_are_stored_in_the_database(tmp_path: Path) -> None:
     import apsw
 
     with Holdfast(str(tmp_path / "a.db"), packs=tmp_path / "p", limits=SMALL) as holdfast:
@@ -175,12 +176,12 @@ def test_in_the_callers_transaction_bodies_go_into_the_database(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("where", ["", "ftp://host/folder", "s3://", 7, None])
-def test_a_place_that_is_none_is_refused(where: object) -> None:
+def test_an_invalid_pack_storage_is_refused(where: object) -> None:
     with pytest.raises(InvalidInput, match="packs"):
         PackStorage(where)  # type: ignore[arg-type]
 
 
-def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_unavailable(tmp_path: Path) -> None:
     keys = {"aws_region": "x", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
     options = {
         "config": {"aws_endpoint": "http://127.0.0.1:9", **keys},
@@ -196,28 +197,28 @@ def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
         objects.put([SHORT], holder="me")
 
 
-def test_the_library_is_loaded_only_where_packs_are_asked_for() -> None:
+def test_the_library_is_loaded_only_if_packs_are_used() -> None:
     code = "import sys, holdfast; holdfast.Holdfast(':memory:').close(); print('obstore' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"
     missing = "import sys; sys.modules['obstore'] = None; import holdfast; holdfast.Holdfast(':memory:', packs='p')"
-    said = subprocess.run([sys.executable, "-c", missing], capture_output=True, text=True, check=False)
-    assert "pip install 'holdfast[packs]'" in said.stderr
+    process = subprocess.run([sys.executable, "-c", missing], capture_output=True, text=True, check=False)
+    assert "pip install 'holdfast[packs]'" in process.stderr
 
 
-def test_a_pack_and_the_way_to_it_are_flushed_before_anything_refers_to_it(
+def test_a_pack_and_its_directories_are_flushed_before_a_row_refers_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[str] = []
-    really = os.fsync
+    real_fsync = os.fsync
 
-    def fsync(opened: int) -> None:
-        flushed.append(os.readlink(f"/proc/self/fd/{opened}"))
-        really(opened)
+    def fsync(descriptor: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with Holdfast(str(tmp_path / "a.db"), packs=tmp_path / "new" / "packs", limits=SMALL) as holdfast:
         holdfast.tenant("acme").objects.put([LARGE], holder="me")
     (pack,) = (path for path in (tmp_path / "new" / "packs").rglob("*") if path.is_file())
-    made = [str(tmp_path / "new"), str(tmp_path)]
-    assert flushed == [*made, str(pack), str(pack.parent), str(pack.parent.parent)]
+    created = [str(tmp_path / "new"), str(tmp_path)]
+    assert flushed == [*created, str(pack), str(pack.parent), str(pack.parent.parent)]

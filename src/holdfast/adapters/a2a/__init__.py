@@ -1,4 +1,4 @@
-"""A2A: tasks and push notification configurations of the ``a2a-sdk`` server, kept here."""
+"""Stores for the ``a2a-sdk`` server: tasks and push notification configurations."""
 
 from holdfast.extras import needs
 

@@ -1,4 +1,4 @@
-"""Stores for callers that await them, whichever event loop they are in."""
+"""Awaitable stores for callers in any event loop."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Any
 from holdfast import AsyncTenantHandle, TenantHandle
 from holdfast.errors import InvalidInput
 
-from ..lazy_handle import Place
+from ..lazy_handle import LazyHandle
 
 
-def awaited(where: str | TenantHandle | AsyncTenantHandle, tenant: str, store: str) -> Any:
-    """The store of that name, with methods to await.
+def awaitable_store(where: str | TenantHandle | AsyncTenantHandle, tenant: str, store: str) -> Any:
+    """Return the store of that name with awaitable methods.
 
-    An asynchronous handle belongs to one event loop and answers there without a thread. An address or a synchronous handle
-    works from every event loop: each call runs in a worker thread.
+    An asynchronous handle belongs to one event loop and needs no thread. An address or a synchronous handle works from every
+    event loop: each call runs in a worker thread.
     """
     if isinstance(where, AsyncTenantHandle):
         return getattr(where, store)
     if not isinstance(where, str | TenantHandle):
-        raise InvalidInput(f"give a path, a URL or the handle of a tenant, not {type(where).__name__}")
-    return _InThreads(Place(where, tenant), store)
+        raise InvalidInput(
+            f"where must be a path, a URL or the handle of a tenant, not {type(where).__name__}", field="where"
+        )
+    return _ThreadedStore(LazyHandle(where, tenant), store)
 
 
-class _InThreads:
-    """Runs each call of a synchronous store in a worker thread. The database is opened by the first call."""
+class _ThreadedStore:
+    """Runs each call of a synchronous store in a worker thread. The first call opens the database."""
 
-    def __init__(self, place: Place, store: str) -> None:
-        self._place, self._store = place, store
+    def __init__(self, lazy: LazyHandle, store: str) -> None:
+        self._lazy, self._store = lazy, store
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         def call(*args: Any, **options: Any) -> Any:
-            return getattr(getattr(self._place.handle, self._store), method)(*args, **options)
+            return getattr(getattr(self._lazy.handle, self._store), method)(*args, **options)
 
         return lambda *args, **options: asyncio.to_thread(call, *args, **options)

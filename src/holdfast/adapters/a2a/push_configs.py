@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from holdfast import AsyncTenantHandle, NewA2APushConfig, TenantHandle, column
 from holdfast.types import A2APushConfig
 
-from .loop_bridge import awaited
+from .loop_bridge import awaitable_store
 
 
 class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
@@ -22,9 +22,9 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
 
     Args:
         where: an asynchronous handle, ``AsyncHoldfast(...).tenant("acme")``, for one event loop; or an address or a synchronous
-            handle, ``Holdfast(...).tenant("acme")``, for any number of them.
-        tenant: the tenant, where ``where`` is an address.
-        owner_resolver: which user of the tenant a call speaks for; as in the SDK's own stores.
+            handle, ``Holdfast(...).tenant("acme")``, for any number of event loops.
+        tenant: the tenant, if ``where`` is an address.
+        owner_resolver: returns the user of a call, as in the stores of the SDK.
     """
 
     def __init__(
@@ -34,25 +34,25 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
         tenant: str = "default",
         owner_resolver: OwnerResolver = resolve_user_scope,
     ) -> None:
-        self._configs, self._owner = awaited(where, tenant, "a2a_push_configs"), owner_resolver
+        self._configs, self._owner = awaitable_store(where, tenant, "a2a_push_configs"), owner_resolver
 
     async def set_info(
         self, task_id: str, notification_config: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Save a configuration, in place of the caller's one with its id. An empty id becomes the task's."""
+        """Save a configuration, replacing the caller's configuration with the same id. An empty id becomes the id of the task."""
         config = normalize_push_notification_config(task_id, notification_config)
         user = self._user(context)
         new = NewA2APushConfig(task_id=task_id, config=MessageToDict(config), id=config.id, user=user)
         return _config(await self._configs.upsert(new))
 
     async def get_info(self, task_id: str, context: ServerCallContext) -> list[TaskPushNotificationConfig]:
-        """The caller's configurations of a task."""
+        """Return the caller's configurations of a task."""
         own = [column("task_id").eq(task_id), column("user").eq(self._user(context))]
-        return [_config(each) for each in await self._configs.list(where=own)]
+        return [_config(row) for row in await self._configs.list(where=own)]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
-        """The configurations of a task, of all its users."""
-        return [_config(each) for each in await self._configs.list(where=[column("task_id").eq(task_id)])]
+        """Return the configurations of a task, of all its users."""
+        return [_config(row) for row in await self._configs.list(where=[column("task_id").eq(task_id)])]
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
         """Remove one of the caller's configurations of a task, or all of them."""
@@ -62,5 +62,5 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
         return self._owner(context) or ""
 
 
-def _config(stored: A2APushConfig) -> TaskPushNotificationConfig:
-    return ParseDict(stored.config, TaskPushNotificationConfig(), ignore_unknown_fields=True)
+def _config(row: A2APushConfig) -> TaskPushNotificationConfig:
+    return ParseDict(row.config, TaskPushNotificationConfig(), ignore_unknown_fields=True)

@@ -1,7 +1,7 @@
 """The ``TaskStore`` of the A2A server.
 
-A server saves the whole task whenever something happens to it; here each message and each part of an artifact is written once.
-Tasks belong to whom the SDK's ``owner_resolver`` names, and nobody else sees them. A deleted task can be restored with
+A server saves the whole task at every change; Holdfast stores each message and each part of an artifact once. A task belongs to
+the user that the SDK's ``owner_resolver`` returns, and is invisible to other users. A deleted task can be restored with
 ``tenant.a2a_tasks.restore``.
 """
 
@@ -23,10 +23,10 @@ from holdfast import AsyncTenantHandle, TenantHandle
 from holdfast.errors import InvalidFilter
 from holdfast.types import A2ATask
 
-from .loop_bridge import awaited
+from .loop_bridge import awaitable_store
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""Where tasks stand in a list whose agent does not say since when they are in their state: at its end."""
+"""The time of tasks whose agent provides no timestamp of their state: they are at the end of a list."""
 
 
 class HoldfastTaskStore(TaskStore):
@@ -34,9 +34,9 @@ class HoldfastTaskStore(TaskStore):
 
     Args:
         where: an asynchronous handle, ``AsyncHoldfast(...).tenant("acme")``, for one event loop; or an address or a synchronous
-            handle, ``Holdfast(...).tenant("acme")``, for any number of them.
-        tenant: the tenant, where ``where`` is an address.
-        owner_resolver: which user of the tenant a call speaks for; as in the SDK's own stores.
+            handle, ``Holdfast(...).tenant("acme")``, for any number of event loops.
+        tenant: the tenant, if ``where`` is an address.
+        owner_resolver: returns the user of a call, as in the stores of the SDK.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class HoldfastTaskStore(TaskStore):
         tenant: str = "default",
         owner_resolver: OwnerResolver = resolve_user_scope,
     ) -> None:
-        self._tasks, self._owner = awaited(where, tenant, "a2a_tasks"), owner_resolver
+        self._tasks, self._owner = awaitable_store(where, tenant, "a2a_tasks"), owner_resolver
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """Save a task in place of what it was before."""
+        """Save a task, replacing its previous content."""
         has_time = task.HasField("status") and task.status.HasField("timestamp")
         await self._tasks.save(
             task.id,
@@ -61,19 +61,19 @@ class HoldfastTaskStore(TaskStore):
         )
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """The caller's task with this id, or ``None``."""
+        """Return the caller's task with this id, or ``None``."""
         if not task_id:
             return None
-        found = await self._tasks.find(task_id, user=self._user(context))
-        return None if found is None else _task(found)
+        row = await self._tasks.find(task_id, user=self._user(context))
+        return None if row is None else _task(row)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """The caller's tasks, the one whose state is newest first, a page at a time.
+        """Return a page of the caller's tasks, the most recent state first.
 
         Raises:
-            InvalidParamsError: the page token is not of this list.
+            InvalidParamsError: the page token does not belong to this list.
         """
-        narrowed: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "context_id": params.context_id or None,
             "state": TaskState.Name(params.status) if params.status else None,
             "since": _moment(params.status_timestamp_after) if params.HasField("status_timestamp_after") else None,
@@ -81,26 +81,26 @@ class HoldfastTaskStore(TaskStore):
         }
         size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
         try:
-            page = await self._tasks.list(**narrowed, limit=size, cursor=params.page_token or None)
+            page = await self._tasks.list(**filters, limit=size, cursor=params.page_token or None)
         except InvalidFilter as error:
             raise InvalidParamsError(f"Invalid page token: {params.page_token}") from error
         return ListTasksResponse(
-            tasks=[_task(each) for each in page],
+            tasks=[_task(row) for row in page],
             next_page_token=page.next,
-            total_size=await self._tasks.count(**narrowed),
+            total_size=await self._tasks.count(**filters),
             page_size=size,
         )
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Hide the caller's task with this id; one that is not there is gone already."""
+        """Delete the caller's task with this id, restorably. Deleting a missing task is not an error."""
         await self._tasks.delete(task_id, user=self._user(context))
 
     def _user(self, context: ServerCallContext) -> str | None:
         return self._owner(context) or None
 
 
-def _task(found: A2ATask) -> Task:
-    return ParseDict(found.task, Task(), ignore_unknown_fields=True)
+def _task(row: A2ATask) -> Task:
+    return ParseDict(row.task, Task(), ignore_unknown_fields=True)
 
 
 def _moment(timestamp: Timestamp) -> datetime:

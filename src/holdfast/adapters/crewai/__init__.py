@@ -1,6 +1,6 @@
-"""CrewAI keeps its flows, its memories and its checkpoints in Holdfast.
+"""Storage for CrewAI: flows, memories and checkpoints.
 
-install("agents.db")                                        everything that names no storage of its own
+install("agents.db")                                        the default storage of flows and memories
 Flow(persistence=HoldfastFlowPersistence("agents.db"))      the state of one flow
 Memory(storage=HoldfastMemory("agents.db"))                 one memory
 CheckpointConfig(provider=HoldfastProvider("agents.db"))    the checkpoints of one crew

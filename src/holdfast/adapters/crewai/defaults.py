@@ -1,4 +1,4 @@
-"""Holdfast as the place for whatever names none of its own, in the whole process."""
+"""Makes Holdfast the default storage of CrewAI in this process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .memories import HoldfastMemory
 def install(
     where: str | TenantHandle, *, tenant: str = "default", user: str | None = None, thread_id: str = ""
 ) -> None:
-    """From now on flows and memories that name no storage of their own are kept here. Call it once, at the start.
+    """Store flows and memories that configure no storage of their own in Holdfast. Call it once, at startup.
 
     Raises:
-        InvalidInput: ``where`` is neither an address nor the handle of a tenant.
+        InvalidInput: ``where`` is neither an address nor a tenant handle.
     """
     flows = HoldfastFlowPersistence(where, tenant=tenant, user=user, thread_id=thread_id)
     memory = HoldfastMemory(where, tenant=tenant, user=user, thread_id=thread_id)
     set_flow_persistence_factory(lambda: flows)
-    # A spec that is not CrewAI's default was written by somebody who wanted something else.
+    # A spec other than CrewAI's default was configured explicitly and is left alone.
     set_memory_storage_factory(lambda spec: memory if spec == "lancedb" else None)
 
 
 def uninstall() -> None:
-    """What names no storage of its own is kept where CrewAI keeps it."""
+    """Restore CrewAI's own default storage."""
     set_flow_persistence_factory(None)
     set_memory_storage_factory(None)

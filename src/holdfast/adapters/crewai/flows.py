@@ -1,4 +1,4 @@
-"""``HoldfastFlowPersistence``: what a flow has come to, and what it waits for."""
+"""``HoldfastFlowPersistence``: stores the states of flows and their pending feedback requests."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from holdfast import TenantHandle
 from holdfast.errors import InvalidInput
 from holdfast.types import Flows
 
-from ..lazy_handle import Place
+from ..lazy_handle import LazyHandle
 
 
 class HoldfastFlowPersistence(FlowPersistence):
-    """Keeps the states of flows, for ``@persist`` and ``Flow(persistence=...)``.
+    """Stores the states of flows, for ``@persist`` and ``Flow(persistence=...)``.
 
     Args:
-        where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened when it is first needed; or the handle of a
-            tenant, ``hf.tenant("acme")``, which stays yours.
-        tenant: whose flows, where ``where`` is an address.
-        user: keeps the flows of this user apart from everybody else's in the tenant.
-        thread_id: keeps the flows of this conversation apart from those of others.
+        where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened on first use; or the handle of a tenant,
+            ``hf.tenant("acme")``, which you close yourself.
+        tenant: the tenant, if ``where`` is an address.
+        user: separates the flows of this user from those of other users of the tenant.
+        thread_id: separates the flows of this conversation from those of other conversations.
     """
 
     persistence_type: str = Field(default="HoldfastFlowPersistence")
@@ -33,16 +33,16 @@ class HoldfastFlowPersistence(FlowPersistence):
     tenant: str = "default"
     user: str | None = None
     thread_id: str = ""
-    _place: Place = PrivateAttr()
+    _lazy: LazyHandle = PrivateAttr()
 
     def __init__(self, where: str | TenantHandle | None = None, /, **options: Any) -> None:
-        given = options.pop("where", None) if where is None else where
-        place = Place(given, options.get("tenant", "default"))
-        super().__init__(where=place.address, **options)
-        self._place = place
+        database = options.pop("where", None) if where is None else where
+        lazy = LazyHandle(database, options.get("tenant", "default"))
+        super().__init__(where=lazy.address, **options)
+        self._lazy = lazy
 
     def init_db(self) -> None:
-        """Open the database and bring its schema up to date; the first call does it too."""
+        """Open the database and migrate its schema; otherwise the first call does so."""
         self._flows()
 
     def save_state(self, flow_uuid: str, method_name: str, state_data: dict[str, Any] | BaseModel) -> None:
@@ -51,14 +51,14 @@ class HoldfastFlowPersistence(FlowPersistence):
         self._flows().save(flow_uuid, method=method_name, state=state, thread_id=self.thread_id, user=self.user)
 
     def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
-        """The state that was saved last, whichever method it came after."""
-        found = self._flows().find(flow_uuid, thread_id=self.thread_id, user=self.user)
-        return None if found is None else found.state
+        """Return the most recently saved state, after any method."""
+        flow = self._flows().find(flow_uuid, thread_id=self.thread_id, user=self.user)
+        return None if flow is None else flow.state
 
     def save_pending_feedback(
         self, flow_uuid: str, context: PendingFeedbackContext, state_data: dict[str, Any] | BaseModel
     ) -> None:
-        """Save the state of a flow and what it asks a person, both or neither."""
+        """Save the state of a flow and its feedback request, in one transaction."""
         self._flows().save(
             flow_uuid,
             method=context.method_name,
@@ -69,48 +69,50 @@ class HoldfastFlowPersistence(FlowPersistence):
         )
 
     def load_pending_feedback(self, flow_uuid: str) -> tuple[dict[str, Any], PendingFeedbackContext] | None:
-        """The state in which a flow asked something, and what it asked; ``None`` if it waits for nobody."""
-        found = self._flows().pending(flow_uuid, thread_id=self.thread_id, user=self.user)
-        return None if found is None else (found.state, PendingFeedbackContext.from_dict(found.context))
+        """Return the state and the feedback request of a waiting flow; ``None`` if the flow is not waiting."""
+        pending = self._flows().pending(flow_uuid, thread_id=self.thread_id, user=self.user)
+        return None if pending is None else (pending.state, PendingFeedbackContext.from_dict(pending.context))
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
-        """The flow goes on. Its states stay."""
+        """Delete the feedback request of a flow that is resumed. Its states are kept."""
         self._flows().clear_pending(flow_uuid, thread_id=self.thread_id, user=self.user)
 
     def close(self) -> None:
-        """Let go of the database, if it was opened here."""
-        self._place.close()
+        """Close the database, if it was opened here."""
+        self._lazy.close()
 
     def _flows(self) -> Flows:
-        return self._place.handle.flows
+        return self._lazy.handle.flows
 
 
-# A flow that is restored from a checkpoint looks its persistence up by this name.
+# A flow that is restored from a checkpoint finds its persistence class by this name.
 _persistence_registry[HoldfastFlowPersistence.__name__] = HoldfastFlowPersistence
 
 
 def _state(state: object) -> dict[str, Any]:
     if not isinstance(state, (BaseModel, Mapping)):
-        raise InvalidInput(f"the state of a flow is a dictionary or a pydantic model, not {type(state).__name__}")
-    found: dict[str, Any] = _plain(state)
-    return found
+        raise InvalidInput(
+            f"the state of a flow must be a dictionary or a pydantic model, not {type(state).__name__}", field="state"
+        )
+    plain: dict[str, Any] = _plain(state)
+    return plain
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON, by the rules CrewAI's own persistence has: what JSON does not know is its text."""
+    """Convert a value to JSON types like CrewAI's own persistence: other types become their text."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, BaseModel):
-        return _plain(_dumped(value))
+        return _plain(_dump(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _dumped(model: BaseModel) -> dict[str, Any]:
+def _dump(model: BaseModel) -> dict[str, Any]:
     try:
         return model.model_dump(mode="json")
-    except Exception:  # a field of a type that pydantic cannot write as JSON; its text will do
+    except Exception:  # pydantic cannot convert the type of a field to JSON; its text is used instead
         return model.model_dump(mode="python")

@@ -1,4 +1,4 @@
-"""``HoldfastMemory``: what crews remember, every memory by itself."""
+"""``HoldfastMemory``: stores the memories of crews."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from holdfast import NewCrewMemory, TenantHandle
 from holdfast.errors import DimensionMismatch
 from holdfast.types import CrewMemories, CrewMemory
 
-from ..lazy_handle import Place
+from ..lazy_handle import LazyHandle
 
 PART = 500
-"""Memories that are written, or embedded anew, at a time."""
+"""Memories that are written or re-embedded in one batch."""
 
 
 class HoldfastMemory:
-    """Keeps memories, for ``Memory(storage=...)``.
+    """Stores memories, for ``Memory(storage=...)``.
 
-    Memories are found by the cosine of their embeddings. All memories of one place have embeddings of one size: after a change
+    Memories are searched by the cosine similarity of their embeddings. All embeddings must have the same size: after a change
     of the embedding model, ``save`` and ``search`` raise ``EmbeddingDimensionMismatchError`` until ``reembed`` has run.
 
     Args:
-        where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened when it is first needed; or the handle of a
-            tenant, ``hf.tenant("acme")``, which stays yours.
-        tenant: whose memories, where ``where`` is an address.
-        user: keeps the memories of this user apart from everybody else's in the tenant.
-        thread_id: keeps the memories of this conversation apart from those of others.
+        where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened on first use; or the handle of a tenant,
+            ``hf.tenant("acme")``, which you close yourself.
+        tenant: the tenant, if ``where`` is an address.
+        user: separates the memories of this user from those of other users of the tenant.
+        thread_id: separates the memories of this conversation from those of other conversations.
     """
 
     def __init__(
         self, where: str | TenantHandle, *, tenant: str = "default", user: str | None = None, thread_id: str = ""
     ) -> None:
-        self._place = Place(where, tenant)
+        self._lazy = LazyHandle(where, tenant)
         self._at: dict[str, Any] = {"user": user, "thread_id": thread_id}
 
     def save(self, records: list[MemoryRecord]) -> None:
-        """Save memories, ``PART`` in one transaction; a memory with a known id replaces the stored one.
+        """Save memories, ``PART`` in one transaction. A memory with an existing id replaces the stored one.
 
         Raises:
-            EmbeddingDimensionMismatchError: the embeddings have another size than the stored ones.
+            EmbeddingDimensionMismatchError: the embeddings do not have the size of the stored ones.
         """
         self._save(records)
 
     def _save(self, records: list[MemoryRecord], *, reembedding: bool = False) -> None:
-        new = [_new(each) for each in records]
-        most = min(PART, self._place.handle.limits.batch_rows)
-        for start in range(0, len(new), most):
+        new = [_new(record) for record in records]
+        batch_rows = min(PART, self._lazy.handle.limits.batch_rows)
+        for start in range(0, len(new), batch_rows):
             try:
-                self._store().save(new[start : start + most], reembedding=reembedding, **self._at)
+                self._store().save(new[start : start + batch_rows], reembedding=reembedding, **self._at)
             except DimensionMismatch as error:
                 raise EmbeddingDimensionMismatchError(error.stored, error.given) from error
 
@@ -70,16 +70,16 @@ class HoldfastMemory:
         limit: int = 10,
         min_score: float = 0.0,
     ) -> list[tuple[MemoryRecord, float]]:
-        """The memories most like an embedding, each with a score from 0 to 1.
+        """Return the memories most similar to an embedding, each with a score from 0 to 1.
 
         Raises:
-            EmbeddingDimensionMismatchError: stored embeddings have another size than this one.
+            EmbeddingDimensionMismatchError: the embedding does not have the size of the stored ones.
         """
-        store, embedding = self._store(), [float(each) for each in query_embedding]
+        store, embedding = self._store(), [float(component) for component in query_embedding]
         if limit < 1 or not embedding:
             return []
         try:
-            found = store.search(
+            hits = store.search(
                 embedding,
                 scope=scope_prefix,
                 categories=categories or (),
@@ -90,7 +90,7 @@ class HoldfastMemory:
             )
         except DimensionMismatch as error:
             raise EmbeddingDimensionMismatchError(error.stored, error.given) from error
-        return [(_record(each.memory), each.score) for each in found]
+        return [(_record(hit.memory), hit.score) for hit in hits]
 
     def delete(
         self,
@@ -100,7 +100,7 @@ class HoldfastMemory:
         older_than: datetime | None = None,
         metadata_filter: dict[str, Any] | None = None,
     ) -> int:
-        """Remove the memories that fit everything that is given; how many those were."""
+        """Delete the memories that match all given conditions, and return their number."""
         return self._store().delete(
             scope=scope_prefix,
             categories=categories or (),
@@ -111,65 +111,65 @@ class HoldfastMemory:
         )
 
     def touch_records(self, record_ids: list[str]) -> None:
-        """These memories were used just now."""
+        """Set the time of last access of memories to now."""
         self._store().touch(record_ids, **self._at)
 
     def get_record(self, record_id: str) -> MemoryRecord | None:
-        """One memory, or ``None``."""
-        found = self._store().find(record_id, **self._at)
-        return None if found is None else _record(found)
+        """Return a memory, or ``None``."""
+        memory = self._store().find(record_id, **self._at)
+        return None if memory is None else _record(memory)
 
     def list_records(self, scope_prefix: str | None = None, limit: int = 200, offset: int = 0) -> list[MemoryRecord]:
-        """Memories of a scope and below it, the newest first."""
-        found: list[MemoryRecord] = []
-        while len(found) < limit and offset >= 0:
-            part = min(self._place.handle.limits.page(PART), limit - len(found))
-            at = offset + len(found)
-            page = self._store().list(scope=scope_prefix, limit=part, offset=at, **self._at)
-            found += map(_record, page)
-            if len(page) < part:
+        """Return the memories of a scope and the scopes below it, newest first."""
+        records: list[MemoryRecord] = []
+        while len(records) < limit and offset >= 0:
+            rows = min(self._lazy.handle.limits.page(PART), limit - len(records))
+            at = offset + len(records)
+            page = self._store().list(scope=scope_prefix, limit=rows, offset=at, **self._at)
+            records += map(_record, page)
+            if len(page) < rows:
                 break
-        return found
+        return records
 
     def get_scope_info(self, scope: str) -> ScopeInfo:
-        """How many memories a scope has, with those below it, and what they are about."""
+        """Return the number, categories, time range and child scopes of the memories of a scope and the scopes below it."""
         path = _path(scope)
         scopes = self._store().scopes(scope=path, **self._at)
         return ScopeInfo(
             path=path,
-            record_count=sum(each.count for each in scopes),
+            record_count=sum(row.count for row in scopes),
             categories=list(self._store().categories(scope=path, **self._at)),
-            oldest_record=_naive(min(each.oldest_at for each in scopes)) if scopes else None,
-            newest_record=_naive(max(each.newest_at for each in scopes)) if scopes else None,
-            child_scopes=_children(path, [each.scope for each in scopes]),
+            oldest_record=_naive(min(row.oldest_at for row in scopes)) if scopes else None,
+            newest_record=_naive(max(row.newest_at for row in scopes)) if scopes else None,
+            child_scopes=_children(path, [row.scope for row in scopes]),
         )
 
     def list_scopes(self, parent: str = "/") -> list[str]:
-        """The scopes right below one."""
+        """Return the direct children of a scope."""
         path = _path(parent)
-        return _children(path, [each.scope for each in self._store().scopes(scope=path, **self._at)])
+        return _children(path, [row.scope for row in self._store().scopes(scope=path, **self._at)])
 
     def list_categories(self, scope_prefix: str | None = None) -> dict[str, int]:
-        """How many memories have each category."""
+        """Return the number of memories of each category."""
         return dict(self._store().categories(scope=scope_prefix, **self._at))
 
     def count(self, scope_prefix: str | None = None) -> int:
-        """How many memories a scope has, with those below it."""
-        return sum(each.count for each in self._store().scopes(scope=scope_prefix, **self._at))
+        """Return the number of memories of a scope and the scopes below it."""
+        return sum(row.count for row in self._store().scopes(scope=scope_prefix, **self._at))
 
     def reset(self, scope_prefix: str | None = None) -> None:
-        """Remove all memories of a scope and below it, or all."""
+        """Delete all memories of a scope and the scopes below it, or all memories."""
         self._store().delete(scope=scope_prefix, **self._at)
 
     def reembed(self, embedder: Callable[[list[str]], Any]) -> int:
-        """Embed all memories again with the current model and return their number. A run that was killed can be repeated."""
-        done, most = 0, self._place.handle.limits.page(PART)
-        while page := self._store().list(limit=most, offset=done, **self._at):
-            vectors = embed_texts(embedder, [each.content for each in page])
-            records = [_record(each, vector) for each, vector in zip(page, vectors, strict=True)]
+        """Re-embed all memories with the current model, and return their number. An interrupted run can be repeated."""
+        count, rows = 0, self._lazy.handle.limits.page(PART)
+        while page := self._store().list(limit=rows, offset=count, **self._at):
+            vectors = embed_texts(embedder, [memory.content for memory in page])
+            records = [_record(memory, vector) for memory, vector in zip(page, vectors, strict=True)]
             self._save(records, reembedding=True)
-            done += len(page)
-        return done
+            count += len(page)
+        return count
 
     async def asave(self, records: list[MemoryRecord]) -> None:
         """``save`` for asyncio."""
@@ -185,8 +185,8 @@ class HoldfastMemory:
         min_score: float = 0.0,
     ) -> list[tuple[MemoryRecord, float]]:
         """``search`` for asyncio."""
-        asked = (query_embedding, scope_prefix, categories, metadata_filter, limit, min_score)
-        return await asyncio.to_thread(self.search, *asked)
+        arguments = (query_embedding, scope_prefix, categories, metadata_filter, limit, min_score)
+        return await asyncio.to_thread(self.search, *arguments)
 
     async def adelete(
         self,
@@ -197,15 +197,15 @@ class HoldfastMemory:
         metadata_filter: dict[str, Any] | None = None,
     ) -> int:
         """``delete`` for asyncio."""
-        asked = (scope_prefix, categories, record_ids, older_than, metadata_filter)
-        return await asyncio.to_thread(self.delete, *asked)
+        arguments = (scope_prefix, categories, record_ids, older_than, metadata_filter)
+        return await asyncio.to_thread(self.delete, *arguments)
 
     def close(self) -> None:
-        """Let go of the database, if it was opened here. It is opened again when it is needed."""
-        self._place.close()
+        """Close the database, if it was opened here. The next call opens it again."""
+        self._lazy.close()
 
     def _store(self) -> CrewMemories:
-        return self._place.handle.crew_memories
+        return self._lazy.handle.crew_memories
 
 
 def _new(record: MemoryRecord) -> NewCrewMemory:
@@ -218,7 +218,7 @@ def _new(record: MemoryRecord) -> NewCrewMemory:
         importance=record.importance,
         source=record.source,
         is_private=record.private,
-        embedding=None if not record.embedding else [float(each) for each in record.embedding],
+        embedding=None if not record.embedding else [float(component) for component in record.embedding],
         created_at=record.created_at,
         accessed_at=record.last_accessed,
     )
@@ -241,7 +241,7 @@ def _record(memory: CrewMemory, embedding: list[float] | None = None) -> MemoryR
 
 
 def _naive(moment: datetime) -> datetime:
-    """A moment in UTC without saying so, which is what CrewAI compares with."""
+    """Convert to a naive datetime in UTC, which is what CrewAI compares with."""
     return moment.astimezone(UTC).replace(tzinfo=None)
 
 
@@ -251,5 +251,5 @@ def _path(scope: str) -> str:
 
 def _children(path: str, scopes: Sequence[str]) -> list[str]:
     below = path.rstrip("/") + "/"
-    names = {each[len(below) :].partition("/")[0] for each in scopes if each.startswith(below)}
+    names = {scope[len(below) :].partition("/")[0] for scope in scopes if scope.startswith(below)}
     return sorted(below + name for name in names if name)

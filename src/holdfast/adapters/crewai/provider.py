@@ -1,8 +1,8 @@
-"""``HoldfastProvider``: the checkpoints of crews, flows and agents, in which each costs what is new in it.
+"""``HoldfastProvider``: stores the checkpoints of crews, flows and agents incrementally.
 
-A checkpoint is one long JSON text, most of it the same as in the one before: it holds every event there has been. The text is
-cut after objects whose own content says so, so the same objects are cut alike wherever they stand; each piece is kept once.
-Put together again, it is the same text to the last character.
+A checkpoint is one long JSON text that contains all events so far, so most of it equals the previous checkpoint. The text is
+split by content-defined chunking: whether it is cut after an object depends only on that object. Equal parts are therefore cut
+at the same points, and each piece is stored once. The reassembled text is identical to the original.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.ids import RandomIds
 from holdfast.types import Checkpoint, Checkpoints
 
-from ..lazy_handle import Place
+from ..lazy_handle import LazyHandle
 
 THREAD = "crewai:"
-"""How the names of threads begin that hold the checkpoints of crews."""
+"""Prefix of the names of threads with checkpoints of crews."""
 PAGE = 100
 CUT_ONE_IN = 8
 MAX_PIECE = 16 * 1024
@@ -34,27 +34,27 @@ _OBJECTS = re.compile(rb"(?<=\},)")
 
 
 class HoldfastProvider(JsonProvider):
-    """Keeps checkpoints, for ``CheckpointConfig(provider=...)``. Their branches are kept apart, and pruned apart.
+    """Stores checkpoints, for ``CheckpointConfig(provider=...)``. Branches are stored and pruned separately.
 
-    CrewAI only takes the providers it knows, so this is one of them by name; it writes no files. ``location`` is any name:
-    it keeps the checkpoints of one crew apart from those of another.
+    CrewAI accepts only subclasses of its own providers, so this class inherits from one of them; it writes no files.
+    ``location`` is any name: it separates the checkpoints of one crew from those of others.
 
     Args:
-        where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened when it is first needed; or the handle of a
-            tenant, ``hf.tenant("acme")``, which stays yours.
-        tenant: whose checkpoints, where ``where`` is an address.
-        user: keeps the checkpoints of this user apart from everybody else's in the tenant.
+        where: a path, ``sqlite:///path`` or ``postgresql://...``, which is opened on first use; or the handle of a tenant,
+            ``hf.tenant("acme")``, which you close yourself.
+        tenant: the tenant, if ``where`` is an address.
+        user: separates the checkpoints of this user from those of other users of the tenant.
     """
 
-    _place: Place = PrivateAttr()
+    _lazy: LazyHandle = PrivateAttr()
     _user: str | None = PrivateAttr(default=None)
 
     def __init__(self, where: str | TenantHandle, /, *, tenant: str = "default", user: str | None = None) -> None:
         super().__init__()
-        self._place, self._user = Place(where, tenant), user
+        self._lazy, self._user = LazyHandle(where, tenant), user
 
     def checkpoint(self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main") -> str:
-        """Save a checkpoint; where it lies. It is durable when this returns."""
+        """Save a checkpoint durably, and return its location."""
         id = RandomIds().new()
         body = data.encode("utf-8", "surrogatepass")
         self._store().put(
@@ -64,48 +64,50 @@ class HoldfastProvider(JsonProvider):
             parent=parent_id,
             state=b"",
             pieces=cut(body),
-            # Of its own, so that it can be removed by itself.
+            # A run id of its own, so that the checkpoint can be deleted alone.
             metadata={"source": "crewai", "size_bytes": len(body), "run_id": THREAD + id},
             user=self._user,
         )
         return f"{location}#{id}"
 
     def from_checkpoint(self, location: str) -> str:
-        """The checkpoint that lies there, as it was saved.
+        """Return the text of the checkpoint at a location.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the checkpoint does not exist.
         """
-        found = self._find(location)
-        return b"".join(each or b"" for each in found.pieces).decode("utf-8", "surrogatepass")
+        checkpoint = self._find(location)
+        return b"".join(piece or b"" for piece in checkpoint.pieces).decode("utf-8", "surrogatepass")
 
     def prune(self, location: str, max_keep: int, *, branch: str = "main") -> int:
-        """Keep the newest checkpoints of a branch; how many were removed. Those of other branches stay."""
+        """Delete all but the newest checkpoints of a branch, and return the number of deleted ones."""
         if max_keep < 0:
-            raise InvalidInput(f"a branch keeps a number of checkpoints from 0 on, not {max_keep}")
-        ids = [each.id for each in self._listed(location, branch)]
+            raise InvalidInput(f"max_keep must be 0 or more, not {max_keep}", field="max_keep")
+        ids = [checkpoint.id for checkpoint in self._list(location, branch)]
         old = [THREAD + id for id in ids[max_keep:]]
-        most = min(PAGE, self._place.handle.limits.batch_rows)
+        batch_rows = min(PAGE, self._lazy.handle.limits.batch_rows)
         return sum(
-            self._store().delete_runs(old[start : start + most], user=self._user) for start in range(0, len(old), most)
+            self._store().delete_runs(old[start : start + batch_rows], user=self._user)
+            for start in range(0, len(old), batch_rows)
         )
 
     def extract_id(self, location: str) -> str:
-        """The id of the checkpoint that lies there."""
+        """Return the id of the checkpoint at a location."""
         return _split(location)[1]
 
     def branches(self, location: str) -> dict[str, list[str]]:
-        """The ids of the checkpoints of every branch, the newest first."""
-        found: dict[str, list[str]] = {}
-        for each in self._listed(location, None):
-            found.setdefault(each.namespace, []).append(each.id)
-        return found
+        """Return the ids of the checkpoints of every branch, newest first."""
+        branches: dict[str, list[str]] = {}
+        for checkpoint in self._list(location, None):
+            branches.setdefault(checkpoint.namespace, []).append(checkpoint.id)
+        return branches
 
     @contextmanager
     def file(self, location: str) -> Iterator[str]:
-        """A checkpoint as a file while the block runs, for ``CheckpointConfig(restore_from=...)``.
+        """Yield the path of a temporary file with the checkpoint, for ``CheckpointConfig(restore_from=...)``.
 
-        CrewAI decides by the file it is given which of its own providers reads it. What goes on from there knows its parent.
+        CrewAI selects one of its own providers by the type of the file. Checkpoints saved after the restore have this one as
+        their parent.
         """
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"{self.extract_id(location)}_p-none.json"
@@ -121,31 +123,31 @@ class HoldfastProvider(JsonProvider):
         return await asyncio.to_thread(self.from_checkpoint, location)
 
     def close(self) -> None:
-        """Let go of the database, if it was opened here. It is opened again when it is needed."""
-        self._place.close()
+        """Close the database, if it was opened here. The next call opens it again."""
+        self._lazy.close()
 
     def _find(self, location: str) -> Checkpoint:
         place, id = _split(location)
-        for each in self._store().list(THREAD + place, id=id, user=self._user, limit=1):
-            return each
-        raise NotFound(f"there is no checkpoint {id} in {place!r} here")
+        for checkpoint in self._store().list(THREAD + place, id=id, user=self._user, limit=1):
+            return checkpoint
+        raise NotFound(f"checkpoint {id} does not exist in {place!r}", noun="checkpoint", key=id)
 
-    def _listed(self, location: str, branch: str | None) -> Iterator[Checkpoint]:
+    def _list(self, location: str, branch: str | None) -> Iterator[Checkpoint]:
         cursor: str | None = None
         while True:
-            most = self._place.handle.limits.page(PAGE)
-            page = self._store().list(THREAD + location, namespace=branch, user=self._user, limit=most, cursor=cursor)
+            rows = self._lazy.handle.limits.page(PAGE)
+            page = self._store().list(THREAD + location, namespace=branch, user=self._user, limit=rows, cursor=cursor)
             yield from page
             cursor = page.next
             if cursor is None:
                 return
 
     def _store(self) -> Checkpoints:
-        return self._place.handle.checkpoints
+        return self._lazy.handle.checkpoints
 
 
 def cut(body: bytes) -> Sequence[bytes]:
-    """A JSON text in pieces. Where it is cut depends on the object before, so what is the same is cut the same."""
+    """Split a JSON text into pieces. A cut depends only on the object before it, so equal parts are cut at the same points."""
     pieces: list[bytes] = []
     current = b""
     for part in _OBJECTS.split(body):
@@ -159,5 +161,7 @@ def cut(body: bytes) -> Sequence[bytes]:
 def _split(location: str) -> tuple[str, str]:
     place, mark, id = location.rpartition("#")
     if not mark:
-        raise InvalidInput(f"{location!r} is not where a checkpoint lies: it is what saving one has answered")
+        raise InvalidInput(
+            f"{location!r} is not the location of a checkpoint, as `checkpoint` returns it", field="location"
+        )
     return place, id

@@ -1,10 +1,10 @@
-"""LangGraph keeps its checkpoints in Holdfast: ``graph.compile(checkpointer=HoldfastSaver("agents.db"))``."""
+"""A LangGraph checkpointer: ``graph.compile(checkpointer=HoldfastSaver("agents.db"))``."""
 
 from holdfast.extras import needs
 
 with needs("langgraph"):
-    from .retention import Retention
+    from .retention import ThreadRetention
     from .saver import HoldfastSaver
     from .serializer import StrictSerializer
 
-__all__ = ["HoldfastSaver", "Retention", "StrictSerializer"]
+__all__ = ["HoldfastSaver", "StrictSerializer", "ThreadRetention"]

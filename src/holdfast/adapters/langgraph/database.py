@@ -1,8 +1,8 @@
 """The handles of a saver: a synchronous one, and an asynchronous one for each event loop, all on the same database.
 
 An asynchronous handle belongs to the event loop that opened it. A program may call ``asyncio.run`` many times with one saver, so
-each loop gets a handle of its own. It is opened inside an async generator: ``asyncio.run`` closes those before it closes
-the loop, and the handle with it.
+each loop gets its own handle. The handle is opened inside an async generator: ``asyncio.run`` closes async generators before it
+closes the loop, which closes the handle.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from holdfast.address import is_in_memory
 from holdfast.errors import InvalidInput
 
 Store = Any
-"""The checkpoint store of a handle, or one whose calls are awaited."""
+"""A checkpoint store, synchronous or awaitable."""
 
 
 class Database:
-    """The database of a saver and its clones: LangGraph clones a saver to allow the types of a graph's schemas."""
+    """The database that a saver shares with its clones; LangGraph clones a saver to allow the types of a graph's schemas."""
 
     def __init__(self, where: str | TenantHandle | AsyncTenantHandle, tenant: str) -> None:
         if not isinstance(where, (str, TenantHandle, AsyncTenantHandle)):
-            raise InvalidInput(f"HoldfastSaver takes a path, a URL or hf.tenant(name), not {type(where).__name__}")
+            raise InvalidInput(
+                f"where must be a path, a URL or hf.tenant(name), not {type(where).__name__}", field="where"
+            )
         self._where, self._tenant = where, tenant
         self._lock = Lock()
         self._sync: TenantHandle | None = where if isinstance(where, TenantHandle) else None
         self._opened: AbstractContextManager[TenantHandle] | None = None
-        self._loops: dict[AbstractEventLoop, _OfLoop] = {}
+        self._loops: dict[AbstractEventLoop, _LoopHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -42,7 +44,7 @@ class Database:
         return Limits() if isinstance(self._where, str) else self._where.limits
 
     def sync_store(self) -> Store:
-        """The checkpoint store of the synchronous handle, which is opened by the first call.
+        """Return the checkpoint store of the synchronous handle, which the first call opens.
 
         Raises:
             InvalidInput: the saver was given an asynchronous handle of a database that cannot be opened a second time.
@@ -58,19 +60,19 @@ class Database:
         return handle.checkpoints
 
     async def async_store(self) -> Store:
-        """The checkpoint store of the asynchronous handle of the running event loop, which is opened by the first call."""
+        """Return the checkpoint store of the running event loop's asynchronous handle, which the first call opens."""
         if isinstance(self._where, AsyncTenantHandle):
             return self._where.checkpoints
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop)
         if opened is None:
-            opened = self._loops[loop] = _OfLoop()
+            opened = self._loops[loop] = _LoopHandle()
             opened.stores = self._stores(loop, opened)
             opened.opening = loop.create_task(_first(opened.stores))
         return await asyncio.shield(opened.opening) if opened.store is None else opened.store
 
     def close(self) -> None:
-        """Close what was opened here. Event loops that are running close their own handles, a moment later."""
+        """Close the handles that were opened here. A running event loop closes its own handle shortly afterwards."""
         with self._lock:
             opened, self._opened = self._opened, None
             if opened is not None:
@@ -92,38 +94,38 @@ class Database:
         self._closing.add(closing)  # the event loop itself does not keep a task alive
         closing.add_done_callback(self._closing.discard)
 
-    async def _stores(self, loop: AbstractEventLoop, opened: _OfLoop) -> AsyncGenerator[Store, None]:
-        """Opens the handle of an event loop, yields its store once, and closes it."""
+    async def _stores(self, loop: AbstractEventLoop, opened: _LoopHandle) -> AsyncGenerator[Store, None]:
+        """Open the handle of an event loop, yield its store once, and close the handle."""
         handle = self._open_async()
         try:
             if handle is None:
-                opened.store = _InThreads(await asyncio.to_thread(self.sync_store))
+                opened.store = _ThreadedStore(await asyncio.to_thread(self.sync_store))
                 yield opened.store
             else:
                 async with handle as tenant:
                     opened.store = tenant.checkpoints
                     yield opened.store
         finally:
-            if self._loops.get(loop) is opened:  # it was not closed by ``aclose``, or could not be opened
+            if self._loops.get(loop) is opened:  # ``aclose`` did not close it, or it could not be opened
                 del self._loops[loop]
 
     def _open_sync(self) -> AbstractContextManager[TenantHandle]:
         if isinstance(self._where, AsyncTenantHandle):
             return self._where.as_sync()
-        return _opened(str(self._where), self._tenant)
+        return _open(str(self._where), self._tenant)
 
     def _open_async(self) -> AbstractAsyncContextManager[AsyncTenantHandle] | None:
-        """An asynchronous handle; ``None`` if there is only one connection, which the synchronous handle has."""
+        """Open an asynchronous handle; ``None`` if the database has only one connection, which the synchronous handle uses."""
         if isinstance(self._where, str):
-            return None if is_in_memory(self._where) else _opened_async(self._where, self._tenant)
+            return None if is_in_memory(self._where) else _open_tenant_async(self._where, self._tenant)
         try:
             return self._where.as_async()  # type: ignore[union-attr]
         except InvalidInput:
             return None
 
 
-class _OfLoop:
-    """The asynchronous handle of one event loop, which may still be opening."""
+class _LoopHandle:
+    """The asynchronous handle of one event loop. It may still be opening."""
 
     __slots__ = ("opening", "store", "stores")
     opening: asyncio.Task[Store]
@@ -133,8 +135,8 @@ class _OfLoop:
         self.store: Store = None
 
 
-class _InThreads:
-    """A synchronous store whose calls are awaited: each runs in a thread."""
+class _ThreadedStore:
+    """A synchronous store with awaitable methods: each call runs in a thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -148,12 +150,12 @@ async def _first(stores: AsyncGenerator[Store, None]) -> Store:
 
 
 @contextmanager
-def _opened(url: str, tenant: str) -> Iterator[TenantHandle]:
+def _open(url: str, tenant: str) -> Iterator[TenantHandle]:
     with Holdfast(url, auto_migrate=True) as hf:
         yield hf.tenant(tenant)
 
 
 @asynccontextmanager
-async def _opened_async(url: str, tenant: str) -> AsyncIterator[AsyncTenantHandle]:
+async def _open_tenant_async(url: str, tenant: str) -> AsyncIterator[AsyncTenantHandle]:
     async with AsyncHoldfast(url, auto_migrate=True) as hf:
         yield hf.tenant(tenant)

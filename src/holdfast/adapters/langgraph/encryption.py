@@ -1,11 +1,11 @@
-"""Checkpoints that only the holder of a key can read.
+"""Encryption of checkpoint content.
 
-What is encrypted is the content: the state, every piece of it and every value that a task wrote. It is done with AES-SIV, under
-which the same content always becomes the same bytes, so that what a thread has already is still recognised and stored once;
-who can read the database learns which pieces are equal, and no more of them. Names of threads, channels and tasks, and the
-metadata, which a list can be filtered by, are not encrypted.
+The state, every piece of it and every value that a task wrote are encrypted with AES-SIV. It is deterministic: equal content is
+encrypted to equal bytes, so pieces that a thread already has are still recognized and stored once. A reader of the database
+learns which pieces are equal, and nothing else about them. The names of threads, channels and tasks are not encrypted, nor is the
+metadata, by which a list can be filtered.
 
-What is not encrypted, or was with another key, or has been changed, is refused when it is read.
+Content that is not encrypted, was encrypted with another key, or was modified is rejected when it is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.encryption import KeyRing, Keys
 from holdfast.errors import Corrupt, InvalidInput
 
 MARK = b"\xc1HE1"
-"""What encrypted content begins with: no other content begins with a byte that msgpack never uses."""
+"""Prefix of encrypted content. Its first byte is never used by msgpack, so no plain content begins with it."""
 COMPRESS_FROM = 96
 RAW, ZSTD = b"\x00", b"\x01"
 
@@ -25,21 +25,21 @@ class Cipher:
     """Encrypts and decrypts content.
 
     Args:
-        keys: a key of 32 bytes, as 64 hexadecimal digits, as base64 or as it is; or several, of which the first one encrypts.
+        keys: a key of 32 bytes, as bytes, 64 hexadecimal digits or base64; or several keys, of which the first one encrypts.
 
     Raises:
-        InvalidInput: something in it is not a key.
+        InvalidInput: a key is invalid.
         MissingExtra: the package ``cryptography`` is not installed.
     """
 
     def __init__(self, keys: Keys) -> None:
         self._ring = KeyRing.of(keys)
         if not self._ring:
-            raise InvalidInput("encryption_key is empty: a key is 32 bytes")
+            raise InvalidInput("encryption_key is empty: a key must have 32 bytes", field="encryption_key")
         self._ring.check()
 
     def seal(self, content: bytes, what: str) -> bytes:
-        """Content that only these keys can open."""
+        """Compress and encrypt content."""
         form, body = RAW, content
         if len(content) >= COMPRESS_FROM:
             packed = zstandard.ZstdCompressor().compress(content)
@@ -48,31 +48,34 @@ class Cipher:
         return MARK + self._ring.encrypt_repeatably(form + body, what)
 
     def open(self, sealed: bytes, what: str) -> bytes:
-        """The content that was sealed.
+        """Decrypt content.
 
         Raises:
-            Corrupt: it was not sealed with any of these keys, or not sealed at all.
+            Corrupt: the content was not encrypted, or not with any of these keys.
         """
         if not sealed.startswith(MARK):
-            raise Corrupt(f"a {what} is not encrypted; a saver with an encryption_key reads nothing that is not")
+            raise Corrupt(
+                f"a stored {what} is not encrypted: a saver with an encryption_key reads only encrypted content"
+            )
         plain = self._ring.decrypt_repeatable(sealed[len(MARK) :], what)
         body = plain[1:]
         return zstandard.ZstdDecompressor().decompress(body) if plain[:1] == ZSTD else body
 
 
-class Plain:
-    """What savers use that have no key."""
+class NoCipher:
+    """Leaves content unencrypted, for savers without a key."""
 
     def seal(self, content: bytes, what: str) -> bytes:
-        """The content itself."""
+        """Return the content unchanged."""
         return content
 
     def open(self, sealed: bytes, what: str) -> bytes:
-        """The content itself.
+        """Return the content unchanged.
 
         Raises:
-            InvalidInput: it is encrypted.
+            InvalidInput: the content is encrypted.
         """
         if sealed.startswith(MARK):
-            raise InvalidInput(f"a {what} is encrypted: HoldfastSaver(..., encryption_key=...)")
+            message = f"a stored {what} is encrypted: create the saver with HoldfastSaver(..., encryption_key=...)"
+            raise InvalidInput(message, field="encryption_key")
         return sealed

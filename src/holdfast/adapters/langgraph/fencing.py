@@ -1,4 +1,4 @@
-"""What ``single_writer`` needs to know: who goes back on purpose, and which failure nobody has heard of."""
+"""State of ``single_writer``: deliberate forks from older checkpoints, and errors that LangGraph has dropped."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from langgraph.checkpoint.base import get_checkpoint_id
 from holdfast.errors import HoldfastError
 
 Config = Any
-Place = tuple[str, str, str]
-"""A thread, a namespace, and a checkpoint in it; empty where there is none before."""
+CheckpointPath = tuple[str, str, str]
+"""A thread, a namespace, and a checkpoint id, which is empty before the first checkpoint."""
 MAX_REMEMBERED = 1_024
-"""Entries of each kind that are kept; the oldest goes first."""
+"""Maximum number of entries of each kind; the oldest is dropped first."""
 
 
-class Choices:
-    """Older checkpoints that were asked for: going on from one is meant, as long as nobody else goes on from the newest."""
+class ForkPoints:
+    """Older checkpoints that the graph has read.
+
+    Continuing from one of them is a deliberate fork, provided that no other writer has continued from the newest checkpoint.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._heads: dict[Place, str] = {}
+        self._heads: dict[CheckpointPath, str] = {}
 
-    def choose(self, place: Place, head: str) -> None:
-        """A checkpoint was asked for, while another was the newest."""
+    def choose(self, path: CheckpointPath, head: str) -> None:
+        """Record that a checkpoint was read while ``head`` was the newest."""
         with self._lock:
-            _remember(self._heads, place, head)
+            _remember(self._heads, path, head)
 
-    def forget(self, place: Place) -> None:
-        """It is the newest itself, or has been gone on from."""
+    def forget(self, path: CheckpointPath) -> None:
+        """Forget a checkpoint that is the newest one, or that the graph has continued from."""
         with self._lock:
-            self._heads.pop(place, None)
+            self._heads.pop(path, None)
 
-    def head(self, place: Place) -> str | None:
-        """The newest checkpoint when this one was asked for; ``None`` if it was not, or was the newest."""
-        return self._heads.get(place)
+    def head(self, path: CheckpointPath) -> str | None:
+        """Return the checkpoint that was the newest when this one was read; ``None`` if it was not read or was the newest."""
+        return self._heads.get(path)
 
 
-class Failures:
-    """Calls for subgraphs that failed, by the checkpoint of the graph itself that they belong to.
+class SubgraphFailures:
+    """Failed calls for subgraphs, by the checkpoint of the root graph that they belong to.
 
-    LangGraph saves in the background. If a subgraph is interrupted at the same time, LangGraph drops the error. So the next call
-    for the graph itself, which it never drops, raises the error again.
+    LangGraph saves in the background. If a subgraph is interrupted at the same time, LangGraph drops the error. The next call for
+    the root graph therefore raises it again, because LangGraph never drops the errors of those calls.
     """
 
     def __init__(self) -> None:
@@ -52,11 +55,11 @@ class Failures:
         self._errors: dict[tuple[str, str], HoldfastError] = {}
 
     @contextmanager
-    def noticed(self, config: Config) -> Iterator[None]:
-        """Save something, unless something of a subgraph could not be saved; and remember an error."""
-        given = config["configurable"]
-        thread = str(given.get("thread_id"))
-        if not given.get("checkpoint_ns"):
+    def guard(self, config: Config) -> Iterator[None]:
+        """Wrap a call that saves: raise the error of an earlier failed call for a subgraph, and remember a new error."""
+        configurable = config["configurable"]
+        thread = str(configurable.get("thread_id"))
+        if not configurable.get("checkpoint_ns"):
             with self._lock:
                 earlier = self._errors.pop((thread, str(get_checkpoint_id(config))), None)
             if earlier is not None:
@@ -64,10 +67,10 @@ class Failures:
         try:
             yield
         except HoldfastError as error:
-            above = given.get("checkpoint_map", {}).get("")
-            if given.get("checkpoint_ns") and above:
+            root_checkpoint = configurable.get("checkpoint_map", {}).get("")
+            if configurable.get("checkpoint_ns") and root_checkpoint:
                 with self._lock:
-                    _remember(self._errors, (thread, str(above)), error)
+                    _remember(self._errors, (thread, str(root_checkpoint)), error)
             raise
 
 

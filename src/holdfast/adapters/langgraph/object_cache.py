@@ -1,9 +1,9 @@
-"""Which object of a graph's state is at which place of a thread's log.
+"""Caches which object of a graph's state is at which place of a thread's log.
 
-A graph hands over its whole state at every step, most of it the same objects as before. The cache recognises them by identity,
-so that they need not be serialized again, and rebuilds them when the state is read, so that they need not be fetched again.
-An object may have been changed in place, so its fingerprint is kept and compared. Every reader gets new objects: two callers
-never share one. An entry that is dropped only costs time.
+A graph saves its whole state at every step, most of which are the same objects as before. The cache recognizes them by identity,
+so that they are not serialized again, and rebuilds them when the state is read, so that they are not fetched again. An object
+may have been changed in place, so its fingerprint is kept and compared. Every reader gets new objects: two callers never share
+one. Dropping an entry only costs time.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .fingerprint import Fingerprint, fingerprint_of, is_recognisable, is_unchan
 MAX_THREADS = 64
 """Threads in the cache; the least recently used one is dropped first."""
 MAX_SHAPES = 64
-"""Shapes of a thread whose bytes are kept: a graph has few."""
+"""Shapes of a thread that are cached; a graph has few."""
 RECOGNISED_READS = 2
-"""Reads whose objects are recognised when a graph hands them over: the last one, and the one before."""
+"""Number of the most recent reads whose objects are recognized when they are saved."""
 
 
-class Learnt(NamedTuple):
+class SerializedObject(NamedTuple):
     """An object that was serialized, and its fingerprint at that time."""
 
     value: Any
     fingerprint: Fingerprint
 
 
-class _Unread(NamedTuple):
+class _Unfingerprinted(NamedTuple):
     """Objects that were just decoded and have no fingerprint yet."""
 
     values: Sequence[Any]
     places: Sequence[int]
     decode: Callable[[], Sequence[Any]]
-    """Decodes them once more."""
+    """Decodes the objects again."""
 
 
 class CachedThread:
@@ -46,16 +46,16 @@ class CachedThread:
         self.stamp, self._recognises = stamp, recognises
         self._lock = RLock()  # comparing objects runs code of their classes, which may use the saver
         self._fingerprints: dict[int, Fingerprint] = {}
-        # Per read, the newest first: objects by identity, with their places. An object stays alive here, so no id is reused.
+        # For each read, newest first: objects by identity, with their places. The reference keeps the id from being reused.
         self._reads: deque[dict[int, tuple[Any, int]]] = deque([{}])
         self._retired: dict[int, tuple[Any, int]] = {}
-        self._unread: list[_Unread] = []
+        self._pending: list[_Unfingerprinted] = []
         self._held: list[list[int]] = []
         self._shapes: dict[int, bytes] = {}
         self._shape_places: dict[bytes, int] = {}
 
     def begin_read(self) -> None:
-        """Start another read: objects of earlier reads are dropped."""
+        """Start another read, and drop the objects of earlier reads."""
         with self._lock:
             self._settle()
             self._reads.appendleft({})
@@ -63,25 +63,25 @@ class CachedThread:
                 self._retired = self._reads.pop()
 
     def held(self) -> Sequence[Sequence[int]]:
-        """The ranges of places that need not be fetched."""
+        """Return the ranges of places that need not be fetched."""
         with self._lock:
             self._settle()
             return [list(span) for span in self._held]
 
     def has(self, places: Sequence[int]) -> list[bool]:
-        """Whether the object at each place can be rebuilt."""
+        """Return for each place whether its object can be rebuilt."""
         with self._lock:
             self._settle()
             return list(map(self._fingerprints.__contains__, places))
 
     def rebuild(self, places: Sequence[int]) -> list[Any]:
-        """New objects, equal to those at these places."""
+        """Create new objects, equal to those at the given places."""
         with self._lock:
             self._settle()
             values, retired = list[Any](), self._retired
             for place in places:
-                # One object is freed for each that is made. The garbage collector counts the difference, and would otherwise
-                # traverse everything in the process every few reads, which takes longer than all the rest of a step.
+                # Free one object for each new one. The garbage collector counts the difference, and would otherwise traverse
+                # the whole heap every few reads, which takes longer than the rest of a step.
                 if retired:
                     retired.popitem()
                 values.append(self._fingerprints[place].rebuild())
@@ -90,55 +90,55 @@ class CachedThread:
             return values
 
     def places_of(self, values: Sequence[Any], *, unchanged: bool = False) -> list[int | None]:
-        """The place of each object; ``None`` if it is not known or was changed.
+        """Return the place of each object; ``None`` if the object is not cached or was changed.
 
         Args:
-            unchanged: the caller knows that nothing has touched the objects, so they are not compared.
+            unchanged: the caller guarantees that the objects were not changed, so they are not compared.
         """
         with self._lock:
             self._settle()
             newest, fingerprints, places = self._reads[0], self._fingerprints, list[int | None]()
             for value in values:
-                known = newest.get(id(value)) or self._known_before(value)
-                if known is None or not (unchanged or is_unchanged(value, fingerprints[known[1]])):
+                entry = newest.get(id(value)) or self._from_earlier_read(value)
+                if entry is None or not (unchanged or is_unchanged(value, fingerprints[entry[1]])):
                     places.append(None)
                 else:
-                    places.append(known[1])
+                    places.append(entry[1])
             return places
 
-    def learn(self, learnt: Learnt, place: int) -> None:
-        """Remember that an object is at a place."""
+    def learn(self, serialized: SerializedObject, place: int) -> None:
+        """Cache an object that is stored at a place."""
         with self._lock:
             self._settle()
-            self._keep(place, learnt.fingerprint)
-            self._recognise(learnt.value, place)
+            self._keep(place, serialized.fingerprint)
+            self._recognise(serialized.value, place)
 
     def learn_decoded(self, values: Sequence[Any], places: Sequence[int], decode: Callable[[], Sequence[Any]]) -> None:
-        """Remember that objects which were just decoded are at these places.
+        """Cache objects that were just decoded from the given places.
 
-        Fingerprints are taken when they are first needed, of objects that are decoded once more: the caller may change its own,
-        and a program that reads a thread once never pays for them.
+        Their fingerprints are taken when they are first needed, from objects that are decoded again: the caller may change its
+        own objects, and a program that reads a thread only once does not pay for fingerprints.
         """
         with self._lock:
-            self._unread.append(_Unread(values, places, decode))
+            self._pending.append(_Unfingerprinted(values, places, decode))
 
     def keep_shape(self, place: int, shape: bytes) -> None:
-        """Remember the bytes of a shape."""
+        """Cache a shape."""
         with self._lock:
             if place not in self._shapes and len(self._shapes) < MAX_SHAPES:
                 self._shapes[place], self._shape_places[shape] = shape, place
                 self._hold(place)
 
     def shape_at(self, place: int) -> bytes | None:
-        """The shape at a place, if it is known."""
+        """Return the shape at a place, if it is cached."""
         return self._shapes.get(place)
 
     def place_of_shape(self, shape: bytes) -> int | None:
-        """The place of a shape, if it is known."""
+        """Return the place of a shape, if it is cached."""
         return self._shape_places.get(shape)
 
-    def _known_before(self, value: Any) -> tuple[Any, int] | None:
-        """An object of an earlier read, and its place."""
+    def _from_earlier_read(self, value: Any) -> tuple[Any, int] | None:
+        """Return an object of an earlier read, and its place."""
         key = id(value)
         return next((read[key] for read in self._reads if key in read), None)
 
@@ -147,10 +147,10 @@ class CachedThread:
             self._reads[0][id(value)] = value, place
 
     def _settle(self) -> None:
-        """Take the fingerprints of decoded objects."""
-        while self._unread:
-            unread = self._unread.pop()
-            for value, place, twin in zip(unread.values, unread.places, unread.decode(), strict=True):
+        """Take the pending fingerprints of decoded objects."""
+        while self._pending:
+            pending = self._pending.pop()
+            for value, place, twin in zip(pending.values, pending.places, pending.decode(), strict=True):
                 if is_recognisable(twin) and (fingerprint := fingerprint_of(twin)) is not None:
                     self._keep(place, fingerprint)
                     self._recognise(value, place)
@@ -173,7 +173,7 @@ class CachedThread:
 class ObjectCache:
     """The cached threads of a saver. Safe to use from several threads.
 
-    A caller that was given a thread goes on with it, even if the cache has another one for the same name by then.
+    A caller keeps using the thread that it got, even if the cache has replaced it in the meantime.
     """
 
     def __init__(self, *, recognises: bool = True) -> None:
@@ -181,12 +181,12 @@ class ObjectCache:
         self._threads: OrderedDict[str, CachedThread] = OrderedDict()
 
     def find(self, thread_id: str) -> CachedThread | None:
-        """The cached thread of this name."""
+        """Return the cached thread of this name."""
         with self._lock:
             return self._use(thread_id)
 
     def under(self, thread_id: str, stamp: str) -> CachedThread:
-        """The cached thread for a stamp. Places that were learnt under another stamp are dropped."""
+        """Return the cached thread for a stamp. A thread with another stamp is replaced by an empty one."""
         with self._lock:
             thread = self._use(thread_id)
             if thread is None or thread.stamp != stamp:

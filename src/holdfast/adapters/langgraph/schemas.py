@@ -1,14 +1,14 @@
-"""LangGraph tells a saver which types the schemas of a graph name, so that they need not be named twice."""
+"""Makes LangGraph pass the types in a graph's schemas to the saver, so that they need not be listed with ``allow``."""
 
 from __future__ import annotations
 
 
-def ask_for_schemas() -> None:
-    """Have graphs that are compiled from now on hand the types of their schemas to ``with_allowlist`` of their saver.
+def enable_schema_allowlist() -> None:
+    """Make graphs that are compiled from now on pass the types of their schemas to ``with_allowlist`` of their saver.
 
-    LangGraph does so only in its strict mode, which the environment variable ``LANGGRAPH_STRICT_MSGPACK`` turns on. Our savers
-    are always strict. This turns on that part alone: a saver of LangGraph's own that is not strict ignores the list. Where a
-    release has no such switch, types are named with ``allow``.
+    LangGraph does so only in its strict mode, which the environment variable ``LANGGRAPH_STRICT_MSGPACK`` enables. Our savers
+    are always strict. This function enables only that part of the mode: LangGraph's own savers, if they are not strict, ignore
+    the list. With releases that have no such switch, types must be listed with ``allow``.
     """
     try:
         from langgraph._internal import _serde

@@ -1,8 +1,8 @@
-"""Values of a graph to bytes and back, strictly.
+"""A strict serializer for the values of a graph.
 
-The bytes are those of LangGraph's own serializer. What differs is the way back: a class is only looked up if it is on the
-list, and there is no switch, no fallback and no silent replacement. A type that is not on the list is refused when it is
-saved, not months later when it is needed.
+The bytes are those of LangGraph's own serializer. Deserialization differs: a class is imported only if it is on the allowlist,
+without any setting, fallback or silent replacement. A type that is not on the list is rejected when it is saved, not months later
+when it is read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _OPTION = (
 ALWAYS = SAFE_MSGPACK_TYPES | {
     ("langchain_core.agents", name) for name in ("AgentAction", "AgentActionMessageLog", "AgentFinish", "AgentStep")
 }
-"""Types that may be saved and read without being named: LangGraph's list of safe ones, and the steps of LangChain's agents."""
+"""Types that are always allowed: LangGraph's list of safe types, and the steps of LangChain's agents."""
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
 _ARRAY = b"\xdd"
-"""How msgpack begins an array; its length follows, in four bytes."""
+"""First byte of a msgpack array; its length follows in four bytes."""
 _PYDANTIC = jsonplus.EXT_PYDANTIC_V2
 _new: Any = object.__new__
 _put_inside, _put_fields, _put_extra, _put_private = (
@@ -50,16 +50,16 @@ _put_inside, _put_fields, _put_extra, _put_private = (
 
 
 class StrictSerializer(jsonplus.JsonPlusSerializer):
-    """LangGraph's serializer with nothing but an allow-list: messages, documents and the types of Python's own library.
+    """LangGraph's serializer restricted to an allowlist: messages, documents and standard Python types.
 
     Args:
-        allow: further classes, or pairs of module and name, that may be saved and read.
+        allow: further classes, or pairs of module and name, that may be serialized.
     """
 
     def __init__(self, allow: Iterable[type | Name] = ()) -> None:
         self.allowed: frozenset[Name] = frozenset(map(_name_of, allow))
-        self._found: set[type] = set()
-        """Classes that are found again by what is written down of them."""
+        self._importable: set[type] = set()
+        """Classes that were verified to be importable by their serialized name."""
         super().__init__(
             pickle_fallback=False,
             allowed_json_modules=None,
@@ -68,65 +68,65 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         )
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Any]) -> StrictSerializer:
-        """The same with more classes on the list."""
+        """Return a serializer that allows more classes."""
         more = frozenset(map(_name_of, extra_allowlist)) - ALWAYS
         return self if more <= self.allowed else StrictSerializer([*self.allowed, *more])
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """A value as a kind and bytes.
+        """Serialize a value to a kind and bytes.
 
         Raises:
-            InvalidInput: it holds an object of a class that is not on the list, or of one that cannot be written down.
+            InvalidInput: the value contains an object whose class is not allowed or cannot be serialized.
         """
         if obj is None or isinstance(obj, (bytes, bytearray)):
             kind, data = super().dumps_typed(obj)
             return kind, bytes(data)
-        trouble: list[Exception] = []
+        errors: list[Exception] = []
 
         def default(value: Any) -> Any:
-            with _noting(trouble):
+            with _record_error(errors):
                 return self._default(value)
 
         try:
             return "msgpack", ormsgpack.packb(obj, default=default, option=_OPTION)
         except ormsgpack.MsgpackEncodeError as error:
-            _raise_own(trouble)
-            reason = trouble[0] if trouble else error
-            raise InvalidInput(f"a value of the graph's state cannot be saved: {reason}") from error
+            _raise_own(errors)
+            reason = errors[0] if errors else error
+            raise InvalidInput(f"a value of the graph's state cannot be serialized: {reason}") from error
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value behind a kind and bytes.
+        """Deserialize a value.
 
         Raises:
-            InvalidInput: it holds an object of a class that is not on the list.
-            Corrupt: it cannot be read.
+            InvalidInput: the value contains an object whose class is not allowed.
+            Corrupt: the bytes are damaged.
         """
         kind, body = data
         if kind not in _KINDS:
             raise InvalidInput(
-                f"a saved value is of the kind {kind!r}, which can run code when it is read; it is refused"
+                f"a saved value has the kind {kind!r}, which can run code when it is deserialized, and was rejected"
             )
         if kind != "msgpack":
             return super().loads_typed((kind, body))
         return self._unpack(body, [])
 
     def loads_all(self, bodies: Sequence[bytes]) -> list[Any]:
-        """The values behind bodies of the kind msgpack: as one by one, but objects like messages all at once.
+        """Deserialize several msgpack bodies. Pydantic objects such as messages are deserialized in one batch.
 
         Raises:
-            InvalidInput: one holds an object of a class that is not on the list.
-            Corrupt: one cannot be read.
+            InvalidInput: a value contains an object whose class is not allowed.
+            Corrupt: a body is damaged.
         """
-        written = _contents(bodies)
-        if written is None:
+        packed = _contents(bodies)
+        if packed is None:
             return [self._unpack(body, []) for body in bodies]
-        several = self._unpack(_array_of(written), [])
-        names = list(map(itemgetter(0, 1), several))
+        objects = self._unpack(_array_of(packed), [])
+        names = list(map(itemgetter(0, 1), objects))
         classes = {name: self._class(name) for name in set(names)}
-        kinds, contents = list(map(classes.get, names)), list(map(itemgetter(2), several))
+        kinds, contents = list(map(classes.get, names)), list(map(itemgetter(2), objects))
         if list(map(dict.keys, contents)) == list(map(_MESSAGES.get, kinds)):
             return _messages(kinds, contents)
-        return [_build(_PYDANTIC, *each) for each in zip(kinds, contents, strict=True)]
+        return [_build(_PYDANTIC, kind, content) for kind, content in zip(kinds, contents, strict=True)]
 
     def _class(self, name: Name) -> Any:
         self._check(name)
@@ -134,36 +134,37 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
 
     def _default(self, value: Any) -> Any:
         if not isinstance(value, (_DeltaSnapshot, BaseException)) and not _is_array(value):
-            name = _written_name(value)
+            name = _serialized_name(value)
             self._check(name)
-            if name not in ALWAYS and type(value) not in self._found:
-                _check_found(type(value))
-                self._found.add(type(value))
+            if name not in ALWAYS and type(value) not in self._importable:
+                _check_importable(type(value))
+                self._importable.add(type(value))
         return jsonplus._msgpack_default(value)
 
     def _check(self, name: Name) -> None:
         if name not in ALWAYS and name not in self.allowed:
             raise InvalidInput(
-                f"{'.'.join(name)} is not among the types that may be saved and read; "
-                f"if you trust it: HoldfastSaver(..., allow=[{name[-1]}])"
+                f"{'.'.join(name)} is not on the list of allowed types: "
+                f"if you trust it, use HoldfastSaver(..., allow=[{name[-1]}])",
+                field="allow",
             )
 
-    def _unpack(self, body: bytes, trouble: list[Exception]) -> Any:
+    def _unpack(self, body: bytes, errors: list[Exception]) -> Any:
         def hook(code: int, data: bytes) -> Any:
-            with _noting(trouble):
-                return self._revive(code, data, trouble)
+            with _record_error(errors):
+                return self._revive(code, data, errors)
 
         try:
             return ormsgpack.unpackb(body, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
         except ormsgpack.MsgpackDecodeError as error:
-            _raise_own(trouble)
-            raise Corrupt(f"a saved value cannot be read: {trouble[0] if trouble else error}") from error
+            _raise_own(errors)
+            raise Corrupt(f"a saved value cannot be deserialized: {errors[0] if errors else error}") from error
 
-    def _revive(self, code: int, data: bytes, trouble: list[Exception]) -> Any:
-        """An object that was written down: built by its own class, if that is on the list."""
+    def _revive(self, code: int, data: bytes, errors: list[Exception]) -> Any:
+        """Create a serialized object with its own class, if that is allowed."""
         if code == jsonplus.EXT_DELTA_SNAPSHOT:
-            return _DeltaSnapshot(self._unpack(data, trouble))
-        parts = self._unpack(data, trouble)
+            return _DeltaSnapshot(self._unpack(data, errors))
+        parts = self._unpack(data, errors)
         if code == jsonplus.EXT_NUMPY_ARRAY:
             return _array(*parts)
         module, name, content = parts[:3]
@@ -174,42 +175,42 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         return _build(code, self._class((module, name)), content)
 
 
-class _noting:  # noqa: N801 - it reads as a word
-    """Notes an error, because ormsgpack does not say what went wrong in a function that it called."""
+class _record_error:  # noqa: N801  # used like a function
+    """Records an error of a callback, because ormsgpack does not report it."""
 
-    __slots__ = ("_trouble",)
+    __slots__ = ("_errors",)
 
-    def __init__(self, trouble: list[Exception]) -> None:
-        self._trouble = trouble
+    def __init__(self, errors: list[Exception]) -> None:
+        self._errors = errors
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
         if isinstance(error, Exception):
-            self._trouble.append(error)
+            self._errors.append(error)
 
 
-def _raise_own(trouble: list[Exception]) -> None:
-    """Raise the first of our own errors: it says what is wrong, where the others only say that something is."""
-    for error in trouble:
+def _raise_own(errors: list[Exception]) -> None:
+    """Raise the first Holdfast error, which is more specific than the errors of ormsgpack."""
+    for error in errors:
         if isinstance(error, HoldfastError):
             raise error from None
 
 
 def _contents(bodies: Sequence[bytes]) -> list[bytes] | None:
-    """What stands inside of bodies, each of which is a pydantic object; ``None`` if one is something else."""
+    """Return the packed contents of bodies that are pydantic objects; ``None`` if one is not."""
     try:
-        found = ormsgpack.unpackb(_array_of(bodies), ext_hook=_as_it_is, option=ormsgpack.OPT_NON_STR_KEYS)
+        values = ormsgpack.unpackb(_array_of(bodies), ext_hook=_keep_packed, option=ormsgpack.OPT_NON_STR_KEYS)
     except ormsgpack.MsgpackDecodeError:
         return None
-    # What is no object on the outside may have some inside, but is never a tuple itself.
-    if len(found) != len(bodies) or any(type(each) is not tuple or each[0] != _PYDANTIC for each in found):
+    # A value that is not an object may contain objects, but only an object itself is a tuple here.
+    if len(values) != len(bodies) or any(type(value) is not tuple or value[0] != _PYDANTIC for value in values):
         return None
-    return [content for _, content in found]
+    return [content for _, content in values]
 
 
-def _as_it_is(code: int, data: bytes) -> tuple[int, bytes]:
+def _keep_packed(code: int, data: bytes) -> tuple[int, bytes]:
     return code, data
 
 
@@ -231,18 +232,18 @@ def _build(code: int, kind: Any, content: Any) -> Any:
             return _messages([kind], [content])[0]
         try:
             return kind(**content)
-        except ValueError:  # what was saved without validation is read without it
+        except ValueError:  # an object that was created without validation
             construct = getattr(kind, "model_construct", None) or kind.construct
             return construct(**content)
-    raise Corrupt(f"a saved object is written in a way this release does not know: {code}")
+    raise Corrupt(f"a saved object has the extension code {code}, which this release does not support")
 
 
 _MESSAGES = {kind: frozenset(kind.model_fields) for kind in (AIMessage, HumanMessage, SystemMessage, ToolMessage)}
-"""Messages with all their fields, as they are saved, were validated when they were made."""
+"""The fields of message classes. A saved message with exactly these fields was validated when it was created."""
 
 
 def _messages(kinds: Sequence[Any], contents: Sequence[dict[str, Any]]) -> list[Any]:
-    """Messages from all their fields, without validating them again: a state is mostly messages, and this is most of the work."""
+    """Create messages from all their fields without validation, which would dominate the cost: a state is mostly messages."""
     values = list(map(_new, kinds))
     for put, parts in (
         (_put_inside, contents),
@@ -254,19 +255,19 @@ def _messages(kinds: Sequence[Any], contents: Sequence[dict[str, Any]]) -> list[
     return values
 
 
-def _written_name(value: Any) -> Name:
+def _serialized_name(value: Any) -> Name:
     kind = type(value)
     return ("re", "compile") if kind.__name__ == "Pattern" else (kind.__module__, kind.__name__)
 
 
-def _check_found(kind: type) -> None:
-    """See that a class is found by its module and name, which is all that is written down of it."""
-    found = getattr(import_module(kind.__module__), kind.__name__, None)
-    # A class that was defined again, as in a notebook, is another object of the same name.
-    if found is not kind and getattr(found, "__qualname__", None) != kind.__qualname__:
+def _check_importable(kind: type) -> None:
+    """Check that a class can be imported by its module and name, which is how it is serialized."""
+    imported = getattr(import_module(kind.__module__), kind.__name__, None)
+    # A class that was redefined, as in a notebook, is another object with the same name.
+    if imported is not kind and getattr(imported, "__qualname__", None) != kind.__qualname__:
         raise InvalidInput(
-            f"{kind.__module__}.{kind.__qualname__} could not be read again: a saved object is looked up by the name "
-            f"{kind.__name__} in its module. Give the class that name at the top level of {kind.__module__}"
+            f"{kind.__module__}.{kind.__qualname__} could not be deserialized: a saved object is looked up as "
+            f"{kind.__name__} in its module. Define the class under that name at the top level of {kind.__module__}"
         )
 
 
@@ -280,7 +281,7 @@ def _array(kind: str, shape: Any, order: Any, data: bytes) -> Any:
     return numpy.frombuffer(data, dtype=numpy.dtype(kind)).reshape(shape, order=order)
 
 
-def _name_of(given: type | Name) -> Name:
-    if isinstance(given, type):
-        return given.__module__, given.__name__
-    return tuple(given)
+def _name_of(allowed: type | Name) -> Name:
+    if isinstance(allowed, type):
+        return allowed.__module__, allowed.__name__
+    return tuple(allowed)

@@ -1,4 +1,4 @@
-"""Between LangGraph's configs, checkpoints and writes, and the calls of the checkpoint store."""
+"""Translates between LangGraph's configs, checkpoints and writes, and the calls of the checkpoint store."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from msgspec import Struct
 
 from holdfast import Filter, Write
 from holdfast.errors import InvalidInput
-from holdfast.types import Checkpoint, Held, Stored
+from holdfast.types import CachedPieces, Checkpoint, StoredPieces
 
 from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
-from .encryption import Cipher, Plain
-from .fencing import Choices
-from .object_cache import CachedThread, Learnt, ObjectCache
+from .encryption import Cipher, NoCipher
+from .fencing import ForkPoints
+from .object_cache import CachedThread, ObjectCache, SerializedObject
 
 Config = Any
 DELTA_COUNTERS = "counters_since_delta_snapshot"
-"""In the metadata of most checkpoints: the delta channels that have no snapshot there."""
+"""Key in the metadata of most checkpoints: the delta channels that have no snapshot in the checkpoint."""
 _OWN_CHANNELS = ("__start__", "__pregel_", "branch:to:")
-"""Prefixes of the channels that LangGraph makes for itself: mostly empty, and never delta channels."""
+"""Prefixes of LangGraph's internal channels, which are mostly empty and never delta channels."""
 
 
-class Request(Struct):
-    """Arguments for one call of the store, and what the cache learns when it has been answered."""
+class StoreRequest(Struct):
+    """Arguments for one call of the store, and the objects to cache when it has succeeded."""
 
     arguments: dict[str, Any]
-    learnt: Sequence[tuple[int, Learnt]] = ()
+    serialized: Sequence[tuple[int, SerializedObject]] = ()
     """Objects, each with the number of the piece that it became."""
     shape: bytes | None = None
     """The first piece, if it is a shape that the cache does not have."""
     cached: CachedThread | None = None
-    """The cached thread when the store was told which pieces it need not read."""
+    """The cached thread that determined which pieces the store need not read."""
 
     def config(self, id: str) -> Config:
-        """The config of a checkpoint in the same thread and namespace."""
+        """Return the config of a checkpoint in the same thread and namespace."""
         return _config(self.arguments["thread_id"], self.arguments["namespace"], id)
 
 
 class Translator:
-    """Makes requests and reads answers for one saver."""
+    """Creates the requests and decodes the results of one saver."""
 
     def __init__(self, *, user: str | None, single_writer: bool, cipher: Cipher | None = None) -> None:
         self.user, self._single_writer = user, single_writer
-        self._cipher: Cipher | Plain = cipher or Plain()
+        self._cipher: Cipher | NoCipher = cipher or NoCipher()
         self.cache = ObjectCache()
-        self.choices = Choices()
+        self.fork_points = ForkPoints()
 
-    def find(self, config: Config) -> Request:
-        """The checkpoint that a config speaks of."""
-        thread, namespace = _place(config)
+    def find(self, config: Config) -> StoreRequest:
+        """Return the request for the checkpoint of a config."""
+        thread, namespace = _thread_and_namespace(config)
         id = get_checkpoint_id(config) or None
         cached = self.cache.find(thread)
-        held = None if cached is None else Held(cached.stamp, cached.held())
-        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "held": held}
-        return Request(arguments, cached=cached)
+        held = None if cached is None else CachedPieces(cached.stamp, cached.held())
+        arguments = {"thread_id": thread, "namespace": namespace, "id": id, "user": self.user, "cached": held}
+        return StoreRequest(arguments, cached=cached)
 
-    def after(self, request: Request) -> dict[str, Any] | None:
-        """Arguments for a list of the newest checkpoint after one that was asked for by its id, where that matters."""
+    def after(self, request: StoreRequest) -> dict[str, Any] | None:
+        """Return arguments that list the newest checkpoint after one requested by id; ``None`` without ``single_writer``."""
         if not self._single_writer or request.arguments["id"] is None:
             return None
         at = {name: request.arguments[name] for name in ("thread_id", "namespace", "user")}
         return at | {"where": [Filter("gt", request.arguments["id"], column="id")], "limit": 1}
 
     def newest(self, arguments: Mapping[str, Any], limit: int | None) -> dict[str, Any] | None:
-        """Arguments for a list of the newest checkpoint of a subgraph that is asked for its last one before a moment.
+        """Return arguments that list the newest checkpoint of a subgraph, if the query is for its last one before another.
 
-        That is how LangGraph takes a subgraph back together with its graph.
+        That is how LangGraph rewinds a subgraph together with its graph.
         """
         is_replayed = arguments["thread_id"] and arguments["namespace"] and arguments["before"] and limit == 1
         if not self._single_writer or not is_replayed:
@@ -78,9 +78,9 @@ class Translator:
         return {name: arguments[name] for name in ("thread_id", "namespace", "user")} | {"limit": 1}
 
     def choose(self, arguments: Mapping[str, Any], id: str | None, head: str) -> None:
-        """An older checkpoint was asked for, or none was found that is old enough."""
+        """Record that an older checkpoint was read, or that no checkpoint is old enough."""
         if id != head:
-            self.choices.choose((arguments["thread_id"], arguments["namespace"], id or ""), head)
+            self.fork_points.choose((arguments["thread_id"], arguments["namespace"], id or ""), head)
 
     def put(
         self,
@@ -91,9 +91,9 @@ class Translator:
         new_versions: Mapping[str, Any],
         *,
         use_cache: bool,
-    ) -> Request:
-        """Save a checkpoint."""
-        thread, namespace = _place(config)
+    ) -> StoreRequest:
+        """Return the request that saves a checkpoint."""
+        thread, namespace = _thread_and_namespace(config)
         parent = get_checkpoint_id(config) or None
         cached = self.cache.find(thread) if use_cache else None
         encoder = Encoder(serde, cached)
@@ -104,17 +104,17 @@ class Translator:
             "id": checkpoint["id"],
             "parent": parent,
             "state": self._cipher.seal(state, "state"),
-            "pieces": self._sealed(encoder.pieces),
+            "pieces": self._seal(encoder.pieces),
             "stamp": None if cached is None else cached.stamp,
             "metadata": metadata,
             **_channels(checkpoint, metadata, new_versions, has_parent=bool(parent)),
             "user": self.user,
             "lease": _lease(config),
-            # A fork is made on purpose, and who goes on from what was the newest before is told so.
+            # A deliberate fork is allowed; a writer that continues from a checkpoint that is no longer the newest gets Conflict.
             "only_after_head": self._single_writer and metadata.get("source") != "fork",
-            "known_head": self.choices.head((thread, namespace, parent or "")),
+            "known_head": self.fork_points.head((thread, namespace, parent or "")),
         }
-        return Request(arguments, encoder.learnt, encoder.shape)
+        return StoreRequest(arguments, encoder.serialized, encoder.shape)
 
     def put_writes(
         self,
@@ -125,18 +125,18 @@ class Translator:
         serde: Any,
         *,
         use_cache: bool,
-    ) -> Request:
-        """Save what a task wrote."""
-        thread, namespace = _place(config)
+    ) -> StoreRequest:
+        """Return the request that saves the writes of a task."""
+        thread, namespace = _thread_and_namespace(config)
         cached = self.cache.find(thread) if use_cache else None
         new: list[Write] = []
-        learnt: list[tuple[int, Learnt]] = []
+        serialized: list[tuple[int, SerializedObject]] = []
         count = 0
         for number, (channel, value) in enumerate(writes):
             encoder = Encoder(serde, cached)
             state = self._cipher.seal(dump_value(value, encoder), "value")
-            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, state, self._sealed(encoder.pieces)))
-            learnt += [(count + at, each) for at, each in encoder.learnt]
+            new.append(Write(WRITES_IDX_MAP.get(channel, number), channel, state, self._seal(encoder.pieces)))
+            serialized += [(count + at, entry) for at, entry in encoder.serialized]
             count += len(encoder.pieces)
         arguments = {
             "thread_id": thread,
@@ -149,88 +149,88 @@ class Translator:
             "user": self.user,
             "lease": _lease(config),
         }
-        return Request(arguments, learnt)
+        return StoreRequest(arguments, serialized)
 
-    def learn(self, request: Request, stored: Stored) -> None:
-        """Let the cache learn where the pieces of a saved request are."""
-        thread = self.cache.under(request.arguments["thread_id"], stored.stamp)
+    def learn(self, request: StoreRequest, saved: StoredPieces) -> None:
+        """Cache the objects of a saved request with the places of their pieces."""
+        thread = self.cache.under(request.arguments["thread_id"], saved.stamp)
         if request.shape is not None:
-            thread.keep_shape(stored.places[0], request.shape)
-        for number, learnt in request.learnt:
-            thread.learn(learnt, stored.places[number])
+            thread.keep_shape(saved.positions[0], request.shape)
+        for number, serialized in request.serialized:
+            thread.learn(serialized, saved.positions[number])
         if self._single_writer and "parent" in request.arguments:
             at = request.arguments
-            self.choices.forget((at["thread_id"], at["namespace"], at["parent"] or ""))
+            self.fork_points.forget((at["thread_id"], at["namespace"], at["parent"] or ""))
 
     def list(self, config: Config | None, filter: Mapping[str, Any] | None, before: Config | None) -> dict[str, Any]:
-        """Arguments for a list."""
-        given = {} if config is None else config["configurable"]
-        thread = given.get("thread_id")
+        """Return the arguments that list checkpoints."""
+        configurable = {} if config is None else config["configurable"]
+        thread = configurable.get("thread_id")
         return {
             "thread_id": None if thread is None else str(thread),
-            "namespace": given.get("checkpoint_ns"),
-            "id": given.get("checkpoint_id") or None,
+            "namespace": configurable.get("checkpoint_ns"),
+            "id": configurable.get("checkpoint_id") or None,
             "before": None if before is None else get_checkpoint_id(before),
             "metadata": filter,
             "user": self.user,
         }
 
-    def tuple_of(self, found: Checkpoint, serde: Any, request: Request) -> CheckpointTuple:
-        """A checkpoint that was read. Its objects are new, and are recognised when the graph hands them over."""
+    def tuple_of(self, row: Checkpoint, serde: Any, request: StoreRequest) -> CheckpointTuple:
+        """Convert a checkpoint that was read. Its objects are new, and are recognized when the graph saves them."""
         if request.arguments["id"] is None:
-            self.choices.forget((found.thread_id, found.namespace, found.id))
+            self.fork_points.forget((row.thread_id, row.namespace, row.id))
         cached = request.cached
-        # Pieces that were not read are in this one, even if the cache has another one by now.
-        thread = cached if cached and cached.stamp == found.stamp else self.cache.under(found.thread_id, found.stamp)
+        # The pieces that were not read are in this thread, even if the cache has replaced it in the meantime.
+        thread = cached if cached and cached.stamp == row.stamp else self.cache.under(row.thread_id, row.stamp)
         thread.begin_read()
-        return self._tuple(found, serde, thread)
+        return self._tuple(row, serde, thread)
 
-    def listed(self, found: Checkpoint, serde: Any, seen: ObjectCache) -> CheckpointTuple:
-        """One checkpoint of a list, in which each message is decoded once, however many checkpoints have it."""
-        thread = seen.under(found.thread_id, found.stamp)
-        return self._tuple(found, serde, thread)
+    def tuple_in_list(self, row: Checkpoint, serde: Any, seen: ObjectCache) -> CheckpointTuple:
+        """Convert a checkpoint of a list, in which a message that several checkpoints contain is decoded once."""
+        thread = seen.under(row.thread_id, row.stamp)
+        return self._tuple(row, serde, thread)
 
-    def _tuple(self, found: Checkpoint, serde: Any, thread: CachedThread) -> CheckpointTuple:
-        parent = None if found.parent is None else _config(found.thread_id, found.namespace, found.parent)
+    def _tuple(self, row: Checkpoint, serde: Any, thread: CachedThread) -> CheckpointTuple:
+        parent = None if row.parent is None else _config(row.thread_id, row.namespace, row.parent)
         return CheckpointTuple(
-            config=_config(found.thread_id, found.namespace, found.id),
-            checkpoint=self.checkpoint(found, serde, thread),
-            metadata=found.metadata,
+            config=_config(row.thread_id, row.namespace, row.id),
+            checkpoint=self.checkpoint(row, serde, thread),
+            metadata=row.metadata,
             parent_config=parent,
-            pending_writes=self.writes(found, serde, None),
+            pending_writes=self.writes(row, serde, None),
         )
 
-    def checkpoint(self, found: Checkpoint, serde: Any, thread: CachedThread | None) -> dict[str, Any]:
-        """The checkpoint as LangGraph has it."""
-        decoder = Decoder(serde, self._opened(found.pieces), _places(found), thread)
-        return load_checkpoint(found.id, self._cipher.open(found.state, "state"), decoder)
+    def checkpoint(self, row: Checkpoint, serde: Any, thread: CachedThread | None) -> dict[str, Any]:
+        """Decode LangGraph's checkpoint."""
+        decoder = Decoder(serde, self._open(row.pieces), _places(row), thread)
+        return load_checkpoint(row.id, self._cipher.open(row.state, "state"), decoder)
 
-    def writes(self, found: Checkpoint, serde: Any, channels: set[str] | None) -> Any:
-        """The writes to a checkpoint in the order in which a graph applies them: by path, task and index."""
+    def writes(self, row: Checkpoint, serde: Any, channels: set[str] | None) -> Any:
+        """Decode the writes to a checkpoint, in the order in which a graph applies them: by path, task and index."""
         return [
-            (task.task_id, each.channel, self._value(each, serde))
-            for task in found.tasks
-            for each in task.writes
-            if channels is None or each.channel in channels
+            (task.task_id, write.channel, self._value(write, serde))
+            for task in row.tasks
+            for write in task.writes
+            if channels is None or write.channel in channels
         ]
 
     def _value(self, write: Write, serde: Any) -> Any:
-        return load_value(self._cipher.open(write.value, "value"), self._opened(_bodies(write.pieces)), serde)
+        return load_value(self._cipher.open(write.value, "value"), self._open(_bodies(write.pieces)), serde)
 
-    def _sealed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        if isinstance(self._cipher, Plain):
+    def _seal(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        if isinstance(self._cipher, NoCipher):
             return pieces
-        return [self._cipher.seal(each, "piece") if isinstance(each, bytes) else each for each in pieces]
+        return [self._cipher.seal(piece, "piece") if isinstance(piece, bytes) else piece for piece in pieces]
 
-    def _opened(self, pieces: Sequence[Any]) -> Sequence[Any]:
-        """Pieces as they were; ``None`` stays where the caller has one."""
-        if isinstance(self._cipher, Plain):
+    def _open(self, pieces: Sequence[Any]) -> Sequence[Any]:
+        """Decrypt pieces. ``None``, for a piece that the cache has, is kept."""
+        if isinstance(self._cipher, NoCipher):
             return pieces
-        return [None if each is None else self._cipher.open(each, "piece") for each in pieces]
+        return [None if piece is None else self._cipher.open(piece, "piece") for piece in pieces]
 
 
-class History:
-    """What the ancestors of a checkpoint wrote to some channels, each back to where its value was saved."""
+class DeltaHistory:
+    """Collects the writes of a checkpoint's ancestors to some channels, each back to where its value was saved."""
 
     def __init__(self, translator: Translator, channels: Sequence[str], serde: Any) -> None:
         self._translator, self._serde = translator, serde
@@ -240,9 +240,9 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, ancestors: Iterable[Checkpoint]) -> bool:
-        """Add ancestors, the nearest first; whether further ones are needed."""
+        """Add ancestors, nearest first, and return whether further ones are needed."""
         for ancestor in ancestors:
-            if ancestor.id in self._seen:  # a checkpoint was saved again, under a descendant of its own
+            if ancestor.id in self._seen:  # a checkpoint was saved again as a descendant of itself
                 return False
             self._seen.add(ancestor.id)
             for write in reversed(self._translator.writes(ancestor, self._serde, self._missing)):
@@ -256,11 +256,11 @@ class History:
         return True
 
     def skip(self, checkpoint: Checkpoint) -> None:
-        """Leave out the checkpoint whose ancestors are added."""
+        """Exclude the checkpoint whose ancestors are added."""
         self._seen.add(checkpoint.id)
 
     def result(self) -> dict[str, Any]:
-        """Per channel the writes, the oldest first, and the value before them, if there is one."""
+        """Return for each channel the writes, oldest first, and the value before them, if any."""
         return {
             name: {"writes": writes[::-1], **({"seed": self._seeds[name]} if name in self._seeds else {})}
             for name, writes in self._writes.items()
@@ -268,7 +268,7 @@ class History:
 
 
 def _untouched(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Mapping[str, Any]) -> set[str]:
-    """The channels that have what was read: an input is saved before any node has seen the state."""
+    """Return the channels whose values are unchanged since they were read: an input is saved before any node runs."""
     if metadata.get("source") != "input":
         return set()
     return checkpoint["channel_values"].keys() - new_versions.keys()
@@ -277,10 +277,10 @@ def _untouched(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_v
 def _channels(
     checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Mapping[str, Any], *, has_parent: bool
 ) -> dict[str, Any]:
-    """The channels whose value may be with an ancestor, or that later checkpoints add to, for the store.
+    """Return for the store which channels have their value at an ancestor, have changed, or contain a snapshot.
 
-    They follow from the checkpoint itself, because not every release of LangGraph says it in the metadata. Only a channel that
-    early releases read although the checkpoint has no version of it is in the metadata alone; so it is added from there.
+    They are derived from the checkpoint itself, because not every release of LangGraph includes them in the metadata. Only
+    channels that early releases read although the checkpoint has no version of them are added from the metadata.
     """
     values = checkpoint["channel_values"]
     counted = [name for name in metadata.get(DELTA_COUNTERS) or () if name not in values]
@@ -293,34 +293,38 @@ def _channels(
 
 
 def channels_elsewhere(checkpoint: Mapping[str, Any]) -> list[str]:
-    """The channels that a checkpoint knows and has no value of: they are empty, or their value is with its ancestors."""
+    """Return the channels with a version but without a value: they are empty, or their value is saved with an ancestor."""
     missing = checkpoint["channel_versions"].keys() - checkpoint["channel_values"].keys()
     return sorted(name for name in missing if not name.startswith(_OWN_CHANNELS)) if missing else []
 
 
 def _bodies(pieces: Sequence[Piece]) -> list[bytes]:
-    return [each for each in pieces if isinstance(each, bytes)]
+    return [piece for piece in pieces if isinstance(piece, bytes)]
 
 
-def _places(found: Checkpoint) -> list[int]:
-    return list(chain.from_iterable(range(first, last + 1) for first, last in found.places))
+def _places(row: Checkpoint) -> list[int]:
+    return list(chain.from_iterable(range(first, last + 1) for first, last in row.positions))
 
 
-def _place(config: Config) -> tuple[str, str]:
-    given = config["configurable"]
-    if "thread_id" not in given:
-        raise InvalidInput("the config names no thread: pass {'configurable': {'thread_id': ...}}")
-    return str(given["thread_id"]), given.get("checkpoint_ns") or ""
+def _thread_and_namespace(config: Config) -> tuple[str, str]:
+    configurable = config["configurable"]
+    if "thread_id" not in configurable:
+        raise InvalidInput(
+            "the config contains no thread_id: pass {'configurable': {'thread_id': ...}}", field="thread_id"
+        )
+    return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
 
 
 def _lease(config: Config) -> tuple[str, int] | None:
-    """The run that a config says its user holds: what ``leases.claim`` gave, or its id and epoch."""
+    """Return the id and epoch of the leased run in a config."""
     lease = config["configurable"].get("lease")
     if lease is None or (isinstance(lease, tuple) and len(lease) == 2):
         return lease
     if hasattr(lease, "id") and hasattr(lease, "epoch"):
         return lease.id, lease.epoch
-    raise InvalidInput("the lease in a config is what leases.claim gave, or the id of the run and its epoch")
+    raise InvalidInput(
+        "the lease in a config must be the result of leases.claim, or a pair of run id and epoch", field="lease"
+    )
 
 
 def _config(thread_id: str, namespace: str, id: str) -> Config:

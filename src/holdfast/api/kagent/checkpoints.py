@@ -20,7 +20,7 @@ from holdfast import Write, thread_of
 from holdfast.errors import Corrupt, InvalidInput
 from holdfast.types import Checkpoint, TaskWrites
 
-from .request import KagentRequest, enveloped, route
+from .request import KagentRequest, route, success
 
 PAGE = 200
 NO_TASK = "00000000-0000-0000-0000-000000000000"
@@ -112,7 +112,7 @@ async def put_checkpoint(request: KagentRequest) -> Response:
         metadata=_json_object(metadata),
         user=request.user,
     )
-    return enveloped({}, "Successfully stored checkpoint", 201)
+    return success({}, "Successfully stored checkpoint", 201)
 
 
 @route("POST", "/api/langgraph/checkpoints/writes")
@@ -131,7 +131,7 @@ async def put_writes(request: KagentRequest) -> Response:
         namespace=body.checkpoint_ns,
         user=request.user,
     )
-    return enveloped({}, "Successfully stored checkpoint writes", 201)
+    return success({}, "Successfully stored checkpoint writes", 201)
 
 
 @route("GET", "/api/langgraph/checkpoints")
@@ -141,14 +141,14 @@ async def list_checkpoints(request: KagentRequest) -> Response:
     thread = request.required("thread_id")
     checkpoints = await _find(request, thread_of(thread), request.query.get("checkpoint_ns", ""))
     listed = [_wire_checkpoint(checkpoint, thread) for checkpoint in checkpoints]
-    return enveloped(listed, "Successfully listed checkpoints")
+    return success(listed, "Successfully listed checkpoints")
 
 
 @route("DELETE", "/api/langgraph/checkpoints/{thread_id}")
 async def delete_checkpoints(request: KagentRequest) -> Response:
     """Delete a thread with all its checkpoints; its id can be used again."""
     await request.tenant.checkpoints.delete(thread_of(request.names["thread_id"]), user=request.user)
-    return enveloped({}, "Successfully deleted thread")
+    return success({}, "Successfully deleted thread")
 
 
 async def _find(request: KagentRequest, thread: str, namespace: str) -> Sequence[Checkpoint]:

@@ -12,7 +12,7 @@ from holdfast import NewCrewMemory, thread_of
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.types import CrewMemory
 
-from .request import KagentRequest, enveloped, route
+from .request import KagentRequest, route, success
 
 LIMIT = 100
 MAX_LIMIT = 1_000
@@ -65,7 +65,7 @@ async def save_memory(request: KagentRequest) -> Response:
         raise InvalidInput("task_description must be text", field="task_description")
     new = NewCrewMemory(content=description, metadata={"memory_data": body.memory_data})
     await request.tenant.crew_memories.save([new], user=request.user, thread_id=_thread(body.thread_id))
-    return enveloped({}, "Successfully stored memory", 201)
+    return success({}, "Successfully stored memory", 201)
 
 
 @route("GET", "/api/crewai/memory")
@@ -82,14 +82,14 @@ async def find_memories(request: KagentRequest) -> Response:
     ordered = sorted(memories, key=_score)
     ordered.sort(key=lambda memory: memory.created_at, reverse=True)
     listed = [_WireMemory(thread, request.user, memory.metadata.get("memory_data", {})) for memory in ordered]
-    return enveloped(listed, "Successfully retrieved memories")
+    return success(listed, "Successfully retrieved memories")
 
 
 @route("DELETE", "/api/crewai/memory")
 async def delete_memories_of_crew(request: KagentRequest) -> Response:
     """Delete all memories of a thread."""
     await request.tenant.crew_memories.delete(user=request.user, thread_id=_thread(request.required("thread_id")))
-    return enveloped({}, "Successfully deleted memories")
+    return success({}, "Successfully deleted memories")
 
 
 @route("POST", "/api/crewai/flows/state")
@@ -103,7 +103,7 @@ async def save_state(request: KagentRequest) -> Response:
         thread_id=_thread(body.thread_id),
         user=request.user,
     )
-    return enveloped({}, "Successfully stored flow state", 201)
+    return success({}, "Successfully stored flow state", 201)
 
 
 @route("GET", "/api/crewai/flows/state")
@@ -114,7 +114,7 @@ async def get_state(request: KagentRequest) -> Response:
     if flow is None:
         raise NotFound("Flow state not found", noun="flow", key=flow_uuid)
     state = _WireState(thread, flow.flow_uuid, flow.method, flow.state)
-    return enveloped(state, "Successfully retrieved flow state")
+    return success(state, "Successfully retrieved flow state")
 
 
 def _thread(thread_id: str) -> str:

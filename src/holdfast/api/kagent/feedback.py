@@ -19,7 +19,7 @@ from holdfast import NewGeneralFeedback, Page, column
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.types import Feedback, GeneralFeedback, Session
 
-from .request import KagentRequest, enveloped, route
+from .request import KagentRequest, route, success
 from .sessions import message_id
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ async def create_feedback_of_kagent(request: KagentRequest) -> Response:
             user=request.user,
         )
         general = await request.tenant.general_feedback.create(new)
-        return enveloped(_wire_feedback(general, general.message_number), "Feedback submitted successfully")
+        return success(_wire_feedback(general, general.message_number), "Feedback submitted successfully")
     if not body.feedback_text:
         raise InvalidInput("feedback_text must not be empty", field="feedback_text")
     feedback = await request.tenant.feedback.upsert(
@@ -80,7 +80,7 @@ async def create_feedback_of_kagent(request: KagentRequest) -> Response:
         issue_type=body.issue_type,
         metadata={"message_id": body.message_id},
     )
-    return enveloped(_wire_feedback(feedback, body.message_id), "Feedback submitted successfully")
+    return success(_wire_feedback(feedback, body.message_id), "Feedback submitted successfully")
 
 
 @route("GET", "/api/feedback")
@@ -94,7 +94,7 @@ async def list_feedback_of_kagent(request: KagentRequest) -> Response:
     listed = [_wire_feedback(row, row.message_number) for row in general]
     listed += [_wire_feedback(row, row.metadata.get("message_id", row.message_id)) for row in about_messages]
     listed.sort(key=lambda feedback: feedback.created_at)
-    return enveloped(listed, "Successfully listed feedback")
+    return success(listed, "Successfully listed feedback")
 
 
 async def _all_rows(page_of: Callable[[str | None], Coroutine[Any, Any, Page[T]]]) -> list[T]:

@@ -14,7 +14,7 @@ from holdfast import AgentChange, NewServerTool, NewToolServer, column
 from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
 from holdfast.types import Agent
 
-from .request import KagentRequest, agent_id, bare, enveloped, route
+from .request import KagentRequest, agent_id, bare, route, success
 from .sessions import AGENT_TYPE, ensure_agent
 
 KINDS = ("RemoteMCPServer", "MCPServer")
@@ -116,7 +116,7 @@ async def me(request: KagentRequest) -> Response:
 async def list_agents_of_kagent(request: KagentRequest) -> Response:
     """List all registered agents."""
     agents = await request.tenant.agents.list()
-    return enveloped([_wire_agent(agent) for agent in agents], "Successfully listed agents")
+    return success([_wire_agent(agent) for agent in agents], "Successfully listed agents")
 
 
 @route("POST", "/api/agents")
@@ -135,28 +135,28 @@ async def register_agent(request: KagentRequest) -> Response:
             agent = await request.tenant.agents.update(id, change=change, version=current.version)
         except Conflict:
             continue  # another request changed it: read it again, so that no change is lost
-        return enveloped(_wire_agent(agent), "Successfully created agent", 201)
+        return success(_wire_agent(agent), "Successfully created agent", 201)
     raise Unavailable(f"agent {id!r} is changed by too many requests at once; nothing was changed, retry")
 
 
 @route("GET", "/api/agents/{namespace}/{name}")
 async def get_agent_of_kagent(request: KagentRequest) -> Response:
     """Get one agent."""
-    return enveloped(_wire_agent(await request.tenant.agents.get(_id(request))), "Successfully retrieved agent")
+    return success(_wire_agent(await request.tenant.agents.get(_id(request))), "Successfully retrieved agent")
 
 
 @route("DELETE", "/api/agents/{namespace}/{name}")
 async def delete_agent_of_kagent(request: KagentRequest) -> Response:
     """Delete an agent; its sessions remain."""
     await request.tenant.agents.delete(_id(request))
-    return enveloped({}, "Successfully deleted agent")
+    return success({}, "Successfully deleted agent")
 
 
 @route("GET", "/api/tools")
 async def list_tools(request: KagentRequest) -> Response:
     """List the tools of all servers."""
     tools = await request.tenant.tool_servers.tools()
-    return enveloped(
+    return success(
         [
             _WireListedTool(tool.name, tool.server, tool.kind, tool.description, tool.created_at, tool.updated_at)
             for tool in tools
@@ -172,7 +172,7 @@ async def list_tool_servers(request: KagentRequest) -> Response:
     for tool in await request.tenant.tool_servers.tools():
         by_server.setdefault((tool.server, tool.kind), []).append(_WireTool(tool.name, tool.description))
     servers = await request.tenant.tool_servers.list()
-    return enveloped(
+    return success(
         [
             _WireToolServer(server.name, server.kind, by_server.get((server.name, server.kind), []))
             for server in servers
@@ -191,7 +191,7 @@ async def register_tool_server(request: KagentRequest) -> Response:
     new = NewToolServer(name=body.ref, kind=body.group_kind, description=body.description, tools=tools)
     server = await request.tenant.tool_servers.upsert(new)
     result = _WireToolServer(server.name, server.kind, body.discovered_tools)
-    return enveloped(result, "Successfully created ToolServer", 201)
+    return success(result, "Successfully created ToolServer", 201)
 
 
 @route("DELETE", "/api/toolservers/{namespace}/{name}")
@@ -203,13 +203,13 @@ async def delete_tool_server(request: KagentRequest) -> Response:
         raise NotFound("ToolServer not found", noun="tool server", key=ref)
     for server in servers:
         await request.tenant.tool_servers.delete(server.name, server.kind)
-    return enveloped({}, "Successfully deleted ToolServer")
+    return success({}, "Successfully deleted ToolServer")
 
 
 @route("GET", "/api/toolservertypes")
 async def list_tool_server_types(request: KagentRequest) -> Response:
     """List the kinds of tool servers."""
-    return enveloped(list(KINDS), "Successfully listed tool server types")
+    return success(list(KINDS), "Successfully listed tool server types")
 
 
 def _id(request: KagentRequest) -> str:

@@ -116,7 +116,7 @@ class Envelope(Struct, frozen=True):
     error: bool = False
 
 
-def enveloped(data: Any, message: str, status: int = 200) -> Response:
+def success(data: Any, message: str, status: int = 200) -> Response:
     """Return a response in an envelope. ``data`` is always present: two clients require it."""
     return bare(Envelope(data, message), status)
 

@@ -19,7 +19,7 @@ from holdfast.types import Message, Session
 from ..schemas import encode, parse_time
 from . import encryption, redaction
 from .guest_access import GuestAccess, guest_access
-from .request import KagentRequest, agent_id, enveloped, route
+from .request import KagentRequest, agent_id, route, success
 
 KIND = "kagent.event"
 PAGE = 1_000
@@ -100,14 +100,14 @@ async def create_session(request: KagentRequest) -> Response:
     session = await request.tenant.sessions.upsert(
         body.id or request.service.ids.new(), user=user, agent=agent, metadata=metadata or None
     )
-    return enveloped(wire_session(session), "Successfully created session", 201)
+    return success(wire_session(session), "Successfully created session", 201)
 
 
 @route("GET", "/api/sessions")
 async def list_sessions(request: KagentRequest) -> Response:
     """List the user's sessions, the most recently used first."""
     sessions = [wire_session(session) for session in await _all_sessions(request)]
-    return enveloped(sessions, "Successfully listed sessions")
+    return success(sessions, "Successfully listed sessions")
 
 
 @route("GET", "/api/sessions/agent/{namespace}/{name}")
@@ -122,7 +122,7 @@ async def list_sessions_of_agent(request: KagentRequest) -> Response:
             token = UNSET if share.token is None else share.token
             sessions.append(wire_session(session, share_token=token, share_read_only=share.read_only))
     sessions.sort(key=lambda session: session.updated_at, reverse=True)
-    return enveloped(sessions, "Successfully listed sessions")
+    return success(sessions, "Successfully listed sessions")
 
 
 @route("GET", "/api/sessions/{session_id}")
@@ -132,7 +132,7 @@ async def get_session(request: KagentRequest) -> Response:
     session = await session_of(request, guest)
     events = [_wire_event(request, message, session, guest) for message in await _events(request, session)]
     data = _WireSessionWithEvents(wire_session(session), events, guest is not None and guest.read_only)
-    return enveloped(data, "Successfully retrieved session")
+    return success(data, "Successfully retrieved session")
 
 
 @route("PUT", "/api/sessions/{session_id}")
@@ -146,7 +146,7 @@ async def update_session(request: KagentRequest) -> Response:
     agent = None if not body.agent_ref else await ensure_agent(request, body.agent_ref)
     metadata = {**session.metadata, "name": body.name} if body.name else None
     changed = await request.tenant.sessions.update(session.id, agent=agent, metadata=metadata)
-    return enveloped(wire_session(changed), "Successfully updated session")
+    return success(wire_session(changed), "Successfully updated session")
 
 
 @route("DELETE", "/api/sessions/{session_id}")
@@ -158,7 +158,7 @@ async def delete_session(request: KagentRequest) -> Response:
     session = await request.tenant.sessions.find(request.names["session_id"], user=request.user)
     if session is not None:
         await request.tenant.sessions.delete(session.id)
-    return enveloped({}, "Session deleted successfully")
+    return success({}, "Session deleted successfully")
 
 
 @route("POST", "/api/sessions/{session_id}/restore")
@@ -171,7 +171,7 @@ async def restore_session(request: KagentRequest) -> Response:
         raise NotFound(f"deleted session {id!r} does not exist", noun="session", key=id)
     last = max(deleted, key=lambda session: (session.deleted_at, session.id))
     restored = await request.tenant.sessions.restore(last.id)
-    return enveloped(wire_session(restored), "Session restored successfully")
+    return success(wire_session(restored), "Session restored successfully")
 
 
 @route("POST", "/api/sessions/{session_id}/events")
@@ -185,7 +185,7 @@ async def append_event(request: KagentRequest) -> Response:
     data = body.data if isinstance(body.data, str) else encode(body.data).decode()
     id = body.id or request.service.ids.new()
     message = await _append(request, session, id, data)
-    return enveloped(_wire_event(request, message, session, guest), "Event added to session successfully", 201)
+    return success(_wire_event(request, message, session, guest), "Event added to session successfully", 201)
 
 
 @route("DELETE", "/api/sessions/{session_id}/events/{event_id}")
@@ -193,7 +193,7 @@ async def delete_event(request: KagentRequest) -> Response:
     """Delete an event with its feedback. If it does not exist, nothing happens."""
     session = await session_of(request, await guest_access(request, writing=True))
     await request.tenant.messages.delete(session.id, [message_id(session, request.names["event_id"])])
-    return enveloped({}, "Event deleted successfully")
+    return success({}, "Event deleted successfully")
 
 
 @route("POST", "/api/sessions/{session_id}/events/{event_id}/restore")
@@ -205,7 +205,7 @@ async def restore_event(request: KagentRequest) -> Response:
     if not await request.tenant.messages.restore(session.id, [id]):
         event_id = request.names["event_id"]
         raise NotFound(f"deleted event {event_id!r} does not exist", noun="event", key=event_id)
-    return enveloped(
+    return success(
         _wire_event(request, await request.tenant.messages.get(id), session, guest), "Event restored successfully"
     )
 

@@ -12,7 +12,7 @@ from holdfast.errors import Forbidden, NotFound
 from holdfast.ids import new_token
 from holdfast.types import Session, SessionShare
 
-from .request import KagentRequest, enveloped, route
+from .request import KagentRequest, route, success
 from .sessions import session_of
 
 
@@ -45,7 +45,7 @@ async def create_share(request: KagentRequest) -> Response:
     share = await request.tenant.session_shares.create(
         session.id, token=token, read_only=request.body(_NEW).read_only, shows_token=True
     )
-    return enveloped(_wire_share(share, token, session.key), "Successfully created share", 201)
+    return success(_wire_share(share, token, session.key), "Successfully created share", 201)
 
 
 @route("GET", _ALL)
@@ -54,7 +54,7 @@ async def list_shares(request: KagentRequest) -> Response:
     session = await _own_session(request)
     shares = await request.tenant.session_shares.list(session.id)
     listed = [_wire_share(share, share.token, session.key) for share in shares if share.token is not None]
-    return enveloped(listed, "Successfully listed shares")
+    return success(listed, "Successfully listed shares")
 
 
 @route("DELETE", _ALL + "/{token}")
@@ -63,7 +63,7 @@ async def delete_share(request: KagentRequest) -> Response:
     session = await _own_session(request)
     if not await request.tenant.session_shares.delete(session.id, token=request.names["token"]):
         raise NotFound("Share not found", noun="share")
-    return enveloped({}, "Successfully deleted share")
+    return success({}, "Successfully deleted share")
 
 
 async def _own_session(request: KagentRequest) -> Session:

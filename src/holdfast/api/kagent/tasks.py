@@ -14,7 +14,7 @@ from holdfast.types import A2ATask
 
 from . import redaction
 from .guest_access import guest_access
-from .request import KagentRequest, enveloped, route
+from .request import KagentRequest, route, success
 
 _VERSIONS = ("0.3", "1.0")
 _TASK = msgspec.json.Decoder(dict[str, Any])
@@ -33,7 +33,7 @@ async def save_task(request: KagentRequest) -> Response:
     await request.tenant.a2a_tasks.save(
         id, task, context_id=context or "", state=state if isinstance(state, str) else "", user=request.user
     )
-    return enveloped(task, "Successfully created task", 201)
+    return success(task, "Successfully created task", 201)
 
 
 @route("GET", "/api/tasks/{task_id}")
@@ -46,7 +46,7 @@ async def get_task(request: KagentRequest) -> Response:
     if saved is None or (guest is not None and saved.context_id != guest.session_key):
         raise NotFound("Task not found", noun="task", key=request.names["task_id"])
     task = saved.task if guest is None else redaction.task_for_guests(saved.task)
-    return enveloped(task, "Successfully retrieved task")
+    return success(task, "Successfully retrieved task")
 
 
 @route("DELETE", "/api/tasks/{task_id}")
@@ -60,7 +60,7 @@ async def delete_task(request: KagentRequest) -> Response:
 async def restore_task(request: KagentRequest) -> Response:
     """Restore the last deleted task with this id."""
     restored = await request.tenant.a2a_tasks.restore(request.names["task_id"], user=request.user)
-    return enveloped(restored.task, "Task restored successfully")
+    return success(restored.task, "Task restored successfully")
 
 
 @route("GET", "/api/sessions/{session_id}/tasks")
@@ -72,7 +72,7 @@ async def list_tasks(request: KagentRequest) -> Response:
     saved = await request.tenant.a2a_tasks.list(context_id=request.names["session_id"], user=user)
     oldest_first: list[A2ATask] = sorted(saved, key=lambda task: (task.created_at, task.id))
     tasks = [task.task if guest is None else redaction.task_for_guests(task.task) for task in oldest_first]
-    return enveloped(tasks, "Successfully retrieved session tasks")
+    return success(tasks, "Successfully retrieved session tasks")
 
 
 @route("POST", _CONFIGS)
@@ -85,7 +85,7 @@ async def save_push_config(request: KagentRequest) -> Response:
     task = request.names["task_id"]
     new = NewA2APushConfig(task_id=task, config=config, id=id or task, user=request.user)
     saved = await request.tenant.a2a_push_configs.upsert(new)
-    return enveloped({**saved.config, "id": saved.id}, "Successfully saved push notification configuration", 201)
+    return success({**saved.config, "id": saved.id}, "Successfully saved push notification configuration", 201)
 
 
 @route("GET", _CONFIGS)
@@ -94,7 +94,7 @@ async def list_push_configs(request: KagentRequest) -> Response:
     own = [column("task_id").eq(request.names["task_id"]), column("user").eq(request.user)]
     saved = await request.tenant.a2a_push_configs.list(where=own)
     configs = [{**config.config, "id": config.id} for config in saved]
-    return enveloped(configs, "Successfully listed push notification configurations")
+    return success(configs, "Successfully listed push notification configurations")
 
 
 @route("GET", _CONFIGS + "/{config_id}")
@@ -104,7 +104,7 @@ async def get_push_config(request: KagentRequest) -> Response:
     saved = await request.tenant.a2a_push_configs.find(task, id, request.user)
     if saved is None:
         raise NotFound("Push notification configuration not found", noun="push config", key=id)
-    return enveloped({**saved.config, "id": saved.id}, "Successfully retrieved push notification configuration")
+    return success({**saved.config, "id": saved.id}, "Successfully retrieved push notification configuration")
 
 
 @route("DELETE", _CONFIGS + "/{config_id}")

@@ -49,7 +49,7 @@ class PushConfigList(Struct, frozen=True):
 async def save_push_config(service: Service, *, tenant: str, task_id: str, body: NewPushConfig) -> A2APushConfig:
     """Save a configuration, replacing the one with the same id. Secrets are stored but not returned."""
     new = NewA2APushConfig(task_id=task_id, **present_fields(body))
-    return _redacted(await service.tenant(tenant).a2a_push_configs.upsert(new))
+    return _redact(await service.tenant(tenant).a2a_push_configs.upsert(new))
 
 
 @operation("GET", _CONFIGS)
@@ -57,17 +57,17 @@ async def list_push_configs(service: Service, *, tenant: str, task_id: str, user
     """List the configurations of a task that one user created, without secrets."""
     own = [column("task_id").eq(task_id), column("user").eq(user or "")]
     configs = await service.tenant(tenant).a2a_push_configs.list(where=own)
-    return PushConfigList([_redacted(config) for config in configs])
+    return PushConfigList([_redact(config) for config in configs])
 
 
 @operation("GET", _ONE + "/all-push-configs", need="admin")
 async def list_all_push_configs(service: Service, *, tenant: str, task_id: str) -> PushConfigList:
     """List the configurations of a task by all users, without secrets."""
     configs = await service.tenant(tenant).a2a_push_configs.list(where=[column("task_id").eq(task_id)])
-    return PushConfigList([_redacted(config) for config in configs])
+    return PushConfigList([_redact(config) for config in configs])
 
 
-def _redacted(config: A2APushConfig) -> A2APushConfig:
+def _redact(config: A2APushConfig) -> A2APushConfig:
     return replace(config, config=without_secrets(config.config))
 
 

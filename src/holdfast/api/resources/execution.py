@@ -82,7 +82,7 @@ ROUTES = [
         "checkpoints",
         AsyncCheckpoints.find,
         "find_checkpoint",
-        leave_out=["held"],
+        leave_out=["cached"],
     ),
     route("DELETE", _THREAD, "checkpoints", AsyncCheckpoints.delete, "delete_thread", area="checkpoints"),
     route("POST", T + "/checkpoints/prune", "checkpoints", AsyncCheckpoints.prune, "prune_checkpoints"),

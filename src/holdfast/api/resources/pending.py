@@ -15,17 +15,17 @@ from .conversation import T
 _MAX_SECONDS = 10**11
 
 
-class PendingGroup(Struct, frozen=True, forbid_unknown_fields=True):
+class GroupChat(Struct, frozen=True, forbid_unknown_fields=True):
     """A group chat, identified by its channel and the key of its history."""
 
     channel_name: str
     history_key: str
 
 
-class PendingGroups(Struct, frozen=True, forbid_unknown_fields=True):
+class GroupChats(Struct, frozen=True, forbid_unknown_fields=True):
     """Group chats to look up."""
 
-    groups: Annotated[list[PendingGroup], Meta(min_length=1)]
+    groups: Annotated[list[GroupChat], Meta(min_length=1)]
 
 
 class GroupTitle(Struct, frozen=True):
@@ -52,7 +52,7 @@ async def delete_stale_pending_messages(
 
 
 @operation("POST", T + "/pending-messages/titles", need="read")
-async def look_up_group_titles(service: Service, *, tenant: str, body: PendingGroups) -> GroupTitleList:
+async def look_up_group_titles(service: Service, *, tenant: str, body: GroupChats) -> GroupTitleList:
     """Look up the titles of group chats: `chat_title` in the metadata of each chat's most recent session."""
     groups = [(group.channel_name, group.history_key) for group in body.groups]
     titles = await service.tenant(tenant).pending_messages.resolve_group_titles(groups)

@@ -1,8 +1,9 @@
-"""Grouped work on PostgreSQL: whatever has queued up is sent in one exchange, each item failing or succeeding alone.
+"""Batching of grouped writes on PostgreSQL: all queued items are sent in one statement, and each succeeds or fails alone.
 
-A lane is a task that sends groups until nothing waits. It keeps its connection between groups: a trip through the pool would
-cost as much again as the statement. Callers only wait for their own future, so one that is cancelled disturbs nobody. A caller
-who seems to be the only one sends its item itself: to start a task for it and to wait for that are two turns of the event loop.
+A lane is a task that sends batches until the queue is empty. It keeps its connection between batches, because acquiring one
+from the pool costs about as much as the statement. Callers wait only for their own future, so a cancelled caller does not
+affect the others. A single caller sends its item itself, because starting a task and waiting for it would take two more
+iterations of the event loop.
 """
 
 from __future__ import annotations
@@ -17,74 +18,74 @@ from ...errors import AlreadyExists, HoldfastError, OutcomeUnknown
 from ..protocol import Group
 from .errors import ConnectionLost, NodeLost, NotSent, Serialization
 from .pool import AsyncPool, PooledConnection
-from .retries import TRIES, given_up, pause_s, run_alone, unknown
+from .retries import TRIES, final_error, outcome_unknown, pause_s, run_alone
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 MAX_GROUP = 256
-"""Items sent in one statement at most; more wait for the next."""
-LANES = 2
-"""Groups under way at once: while one is being flushed, the next can already be sent."""
-LANES_APART = 8
-"""The same while items wait that cannot be sent together: steps of different tenants, or any items of distributed tables."""
+"""Items sent in one statement; further items wait for the next one."""
+MAX_LANES = 2
+"""Batches in flight at once: while the server flushes one, the next can be sent."""
+MAX_LANES_APART = 8
+"""The same while the queue has items that cannot share a batch: steps of different tenants, or items of distributed tables."""
 SPLIT_FROM = 16
-"""Items waiting that are shared out among the lanes that are free. Callers that all wait for one statement all come back at
-once, and then the server has nothing to do while their next statement is made, and they nothing while it runs."""
+"""Queued items from which on the idle lanes share the queue. If all callers waited for the same statement, they would all
+return at once: the server would be idle while the next statement is built, and the callers idle while it runs."""
 
 
-class Lanes:
-    """The lanes of one engine."""
+class Batcher:
+    """The queue and the lanes of one engine."""
 
     def __init__(self, pool: AsyncPool, connections: int) -> None:
         self._pool = pool
-        # Calls need connections as well: of a small pool, lanes take their turn like everybody else.
-        self._most_of_all = max(1, connections // 2)
-        self._most_kept = min(LANES_APART, connections // 4)
-        self._waiting: deque[_Waiting] = deque()
+        # Other calls need connections too, so lanes may use only a part of the pool.
+        self._max_busy = max(1, connections // 2)
+        self._max_kept = min(MAX_LANES_APART, connections // 4)
+        self._waiting: deque[_QueuedItem] = deque()
         self._running: set[asyncio.Future[None]] = set()
         self._kept: list[PooledConnection] = []
         self._apart = False
-        """Whether items wait that cannot be sent together."""
+        """Whether the queue has items that cannot share a batch."""
         self._last_share = 1
-        """Items that were sent together last."""
+        """Size of the last batch."""
         self._sending = 0
-        """Lanes whose group is on its way."""
+        """Lanes with a batch in flight."""
 
-    async def do(self, group: Group[Item, T], item: Item) -> T:
-        """Do one item, together with whatever else is waiting."""
+    async def submit(self, group: Group[Item, T], item: Item) -> T:
+        """Write one item, in one batch with the other queued items, and return its result."""
         key = (group, None if group.mixes_keys and not self._pool.distributed else group.key(item))
-        waiting = _Waiting(group, item, key)
+        queued = _QueuedItem(group, item, key)
         if self._last_share == 1 and not self._running:
-            await self._send_alone(waiting)
+            await self._send_alone(queued)
         else:
             if self._waiting and key != self._waiting[-1].key:
                 self._apart = True
-            self._waiting.append(waiting)
+            self._waiting.append(queued)
             self._start_lane()
-        result: T = await waiting.future
+        result: T = await queued.future
         return result
 
     async def close(self) -> None:
-        """Finish what was accepted and give the connections back."""
-        while self._running:  # one that loses its connection leaves what it did not send to another
+        """Finish accepted items and return the connections to the pool."""
+        while self._running:  # a lane that loses its connection leaves unsent items to another lane
             await asyncio.gather(*self._running, return_exceptions=True)
         while self._kept:
             await self._pool.give_back(self._kept.pop())
 
-    async def _send_alone(self, waiting: _Waiting) -> None:
-        """A lane in the caller's own task. One that is cancelled meanwhile takes along only itself, and the connection."""
+    async def _send_alone(self, queued: _QueuedItem) -> None:
+        """Send one item in the caller's own task. If that task is cancelled, only this item and the connection are lost."""
         running = asyncio.get_running_loop().create_future()
         self._running.add(running)
         try:
             try:
                 connection = await self._connect()
-            except Exception as error:  # it was not sent
-                waiting.fail(error)
+            except Exception as error:  # the item was not sent
+                queued.fail(error)
             else:
-                await self._send_one(connection, waiting)
+                await self._send_one(connection, queued)
         except BaseException:
-            waiting.give_up()
+            queued.abandon()
             raise
         finally:
             self._running.discard(running)
@@ -93,11 +94,11 @@ class Lanes:
                 self._start_lane()
 
     @property
-    def _most(self) -> int:
-        return min(LANES_APART if self._apart else LANES, self._most_of_all)
+    def _max_lanes(self) -> int:
+        return min(MAX_LANES_APART if self._apart else MAX_LANES, self._max_busy)
 
     def _start_lane(self) -> None:
-        if len(self._running) < self._most:
+        if len(self._running) < self._max_lanes:
             self._running.add(asyncio.create_task(self._run_lane()))
 
     async def _run_lane(self) -> None:
@@ -105,15 +106,15 @@ class Lanes:
             while self._waiting:
                 try:
                     connection = await self._connect()
-                except Exception as error:  # nothing of what waits was sent
+                except Exception as error:  # none of the queued items was sent
                     self._fail_all(error)
                     return
-                await self._send_groups(connection)
+                await self._send_batches(connection)
         finally:
-            # In the same breath as the last look at what waits: whoever comes next must not take this lane for a running one.
-            this = asyncio.current_task()
-            assert this is not None
-            self._running.discard(this)
+            # No await since the last check of the queue: the next caller must not mistake this lane for a running one.
+            task = asyncio.current_task()
+            assert task is not None
+            self._running.discard(task)
             self._apart = self._apart and bool(self._waiting)
 
     async def _connect(self) -> PooledConnection:
@@ -124,94 +125,94 @@ class Lanes:
             await self._pool.give_back(connection, spoiled=True)
         return await self._pool.take()
 
-    async def _send_one(self, connection: PooledConnection, waiting: _Waiting) -> None:
+    async def _send_one(self, connection: PooledConnection, queued: _QueuedItem) -> None:
         spoiled = True
         try:
-            await self._send_group(connection, [waiting])
+            await self._send_batch(connection, [queued])
             spoiled = connection.raw.is_closed()
         finally:
-            await self._leave(connection, spoiled)
+            await self._keep_or_return(connection, spoiled)
 
-    async def _send_groups(self, connection: PooledConnection) -> None:
-        """Send groups on one connection until nothing waits or the connection is lost."""
+    async def _send_batches(self, connection: PooledConnection) -> None:
+        """Send batches on one connection until the queue is empty or the connection is lost."""
         spoiled = True
         try:
             while self._waiting and not connection.raw.is_closed():
-                taken = [self._waiting.popleft() for _ in range(self._share())]
-                self._last_share = len(taken)
+                batch = [self._waiting.popleft() for _ in range(self._share())]
+                self._last_share = len(batch)
                 self._sending += 1
                 try:
-                    await self._send_group(connection, taken)
+                    await self._send_batch(connection, batch)
                 finally:
                     self._sending -= 1
             spoiled = connection.raw.is_closed()
         finally:
-            await self._leave(connection, spoiled)
+            await self._keep_or_return(connection, spoiled)
 
-    async def _leave(self, connection: PooledConnection, spoiled: bool) -> None:
-        """Keep a connection for the next group, or give it back."""
-        if spoiled or len(self._kept) >= self._most_kept:
+    async def _keep_or_return(self, connection: PooledConnection, spoiled: bool) -> None:
+        """Keep a connection for the next batch, or return it to the pool."""
+        if spoiled or len(self._kept) >= self._max_kept:
             await self._pool.give_back(connection, spoiled=spoiled)
         else:
-            self._pool.used(connection)
+            self._pool.mark_used(connection)
             self._kept.append(connection)
 
-    async def _send_group(self, connection: PooledConnection, taken: Sequence[_Waiting]) -> None:
-        units = deque(_units(taken))
+    async def _send_batch(self, connection: PooledConnection, batch: Sequence[_QueuedItem]) -> None:
+        units = deque(_units(batch))
         while units:
             if connection.raw.is_closed():
-                self._waiting.extendleft(each for unit in reversed(units) for each in reversed(unit))
+                self._waiting.extendleft(queued for unit in reversed(units) for queued in reversed(unit))
                 return
             unit = units.popleft()
             try:
                 await self._settle(connection, unit)
-            except BaseException:  # cancelled: nobody may wait for ever
-                for each in unit:
-                    each.fail(unknown(each.group, each.item))
-                for each in [each for unit in units for each in unit]:
-                    each.fail(NotSent())
+            except BaseException:  # cancelled: every caller must get an answer
+                for queued in unit:
+                    queued.fail(outcome_unknown(queued.group, queued.item))
+                for queued in [queued for unit in units for queued in unit]:
+                    queued.fail(NotSent())
                 raise
 
     def _share(self) -> int:
-        """How many of those who wait a lane takes: all, or enough to leave as many for each lane that has nothing to send."""
-        waiting, free = len(self._waiting), max(1, self._most - self._sending)
+        """Return how many queued items a lane takes: all of them, or an equal share for each idle lane."""
+        waiting, free = len(self._waiting), max(1, self._max_lanes - self._sending)
         return min(waiting if waiting < SPLIT_FROM and not self._apart else -(-waiting // free), MAX_GROUP)
 
-    async def _settle(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> None:
-        """Settle every item of a unit: together if that works, otherwise one by one. What was not sent is put back."""
+    async def _settle(self, connection: PooledConnection, unit: Sequence[_QueuedItem]) -> None:
+        """Settle every item of a unit: together if possible, otherwise one by one. Unsent items return to the queue."""
         try:
-            outcomes = await self._together(connection, unit)
+            outcomes = await self._run_together(connection, unit)
         except (ConnectionLost, OutcomeUnknown) as error:
             await self._settle_lost(connection, unit, error)
         except Exception as error:
             if isinstance(error, NodeLost) and self._pool.distributed:
-                for each in unit:  # all are on the machine that failed
-                    each.fail(NodeLost(str(error)), cause=error)
+                for queued in unit:  # all of them are stored on the node that failed
+                    queued.fail(NodeLost(str(error)), cause=error)
             elif len(unit) == 1 and not isinstance(error, AlreadyExists):
                 unit[0].fail(error)
             else:
-                await self._one_by_one(connection, unit)
+                await self._run_one_by_one(connection, unit)
         else:
-            for each, outcome in zip(unit, outcomes, strict=True):
-                each.settle(outcome)
+            for queued, outcome in zip(unit, outcomes, strict=True):
+                queued.settle(outcome)
 
     async def _settle_lost(
-        self, connection: PooledConnection, unit: Sequence[_Waiting], error: ConnectionLost | OutcomeUnknown
+        self, connection: PooledConnection, unit: Sequence[_QueuedItem], error: ConnectionLost | OutcomeUnknown
     ) -> None:
-        """Settle a unit whose answer was lost."""
+        """Settle a unit whose result was lost."""
         self._drop_if_lost(connection, error)
-        # Before the commit of a transaction is sent, nothing is in doubt.
+        # A transaction whose COMMIT was not sent has certainly not committed.
         if isinstance(error, NotSent) or (self._pool.behind_pooler and isinstance(error, ConnectionLost)):
-            self._put_back(unit, error)
+            self._requeue(unit, error)
         elif len(unit) > 1 and not connection.raw.is_closed() and not self._pool.distributed:
-            # Reported by the one server there is, which has undone all of it.
-            await self._one_by_one(connection, unit)
+            # The error was reported by the only server, which has rolled back the whole statement.
+            await self._run_one_by_one(connection, unit)
         else:
-            for each in unit:
-                each.fail(unknown(each.group, each.item), cause=error)
+            for queued in unit:
+                queued.fail(outcome_unknown(queued.group, queued.item), cause=error)
 
-    async def _together(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> Sequence[Any]:
-        group, items = unit[0].group, [each.item for each in unit]
+    async def _run_together(self, connection: PooledConnection, unit: Sequence[_QueuedItem]) -> Sequence[Any]:
+        group, items = unit[0].group, [queued.item for queued in unit]
         for attempt in range(TRIES):
             try:
                 if not self._pool.behind_pooler:
@@ -221,44 +222,46 @@ class Lanes:
             except Serialization as error:
                 last: HoldfastError = error
                 await asyncio.sleep(pause_s(attempt))
-        raise given_up(last)
+        raise final_error(last)
 
-    async def _one_by_one(self, connection: PooledConnection, unit: Sequence[_Waiting]) -> None:
-        for place, each in enumerate(unit):
+    async def _run_one_by_one(self, connection: PooledConnection, unit: Sequence[_QueuedItem]) -> None:
+        for index, queued in enumerate(unit):
             try:
-                each.settle(await run_alone(each.group, connection, each.item, transaction=self._pool.behind_pooler))
+                queued.settle(
+                    await run_alone(queued.group, connection, queued.item, transaction=self._pool.behind_pooler)
+                )
             except ConnectionLost as error:
                 self._drop_if_lost(connection, error)
-                self._put_back(unit[place:], error)
+                self._requeue(unit[index:], error)
                 return
             except Exception as error:
                 self._drop_if_lost(connection, error)
-                each.fail(error)
+                queued.fail(error)
 
     def _drop_if_lost(self, connection: PooledConnection, error: Exception) -> None:
-        """Close a connection after its loss. An error that the server itself reports, be it about another server, is no loss."""
+        """Close a lost connection. An error reported by the server, even about another node, does not count as a loss."""
         cause: BaseException | None = error
         while isinstance(cause, (ConnectionLost, OutcomeUnknown)):
             cause = cause.__cause__
         if isinstance(error, (ConnectionLost, OutcomeUnknown)) and not is_reported(cause):
             connection.raw.terminate()
 
-    def _put_back(self, unit: Sequence[_Waiting], error: ConnectionLost) -> None:
-        """Queue items of which nothing was changed for the next connection, each only so many times."""
-        for each in reversed(unit):
-            each.tries += 1
-            if each.tries < TRIES:
-                self._waiting.appendleft(each)
+    def _requeue(self, unit: Sequence[_QueuedItem], error: ConnectionLost) -> None:
+        """Queue items that changed nothing again for the next connection, each up to ``TRIES`` times."""
+        for queued in reversed(unit):
+            queued.tries += 1
+            if queued.tries < TRIES:
+                self._waiting.appendleft(queued)
             else:
-                each.fail(given_up(error), cause=error)
+                queued.fail(final_error(error), cause=error)
 
     def _fail_all(self, error: Exception) -> None:
         while self._waiting:
             self._waiting.popleft().fail(error)
 
 
-class _Waiting:
-    """One item of a group, and the future of its caller."""
+class _QueuedItem:
+    """An item of a group and the future of its caller."""
 
     __slots__ = ("future", "group", "item", "key", "tries")
 
@@ -277,15 +280,15 @@ class _Waiting:
             error.__cause__ = cause or error.__cause__
             self.future.set_exception(error)
 
-    def give_up(self) -> None:
-        """Nobody asks any longer."""
+    def abandon(self) -> None:
+        """Cancel the future: the caller no longer waits for it."""
         if not self.future.cancel():
             self.future.exception()
 
 
-def _units(items: Sequence[_Waiting]) -> list[list[_Waiting]]:
-    """The items that are sent together."""
-    units: dict[object, list[_Waiting]] = {}
+def _units(items: Sequence[_QueuedItem]) -> list[list[_QueuedItem]]:
+    """Return the items grouped into units that are sent together."""
+    units: dict[object, list[_QueuedItem]] = {}
     for item in items:
         units.setdefault(item.key, []).append(item)
     return list(units.values())

@@ -1,4 +1,4 @@
-"""Whether Citus distributes our tables over several machines."""
+"""Detection of tables that Citus distributes over several nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DISTRIBUTED = "SELECT 1 FROM pg_dist_partition WHERE logicalrelid = to_regclass
 
 
 async def is_distributed(connection: Connection) -> bool:
-    """Ask whether the tables that a connection sees are distributed. Without Citus this is one query of the catalogue."""
+    """Return whether the tables a connection sees are distributed. Without Citus this takes one catalogue query."""
     if connection.dialect is not Dialect.POSTGRES or not await connection.fetch(INSTALLED, ()):
         return False
     return bool(await connection.fetch(_DISTRIBUTED, ()))

@@ -1,4 +1,4 @@
-"""PostgreSQL for synchronous callers, through psycopg 3 and its pool, from any number of threads."""
+"""Blocking PostgreSQL engine on psycopg 3 and its pool, for any number of threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...clock import monotonic_s, pause
 from ...drivers.psycopg import PsycopgConnection
-from ...drivers.psycopg_states import translated
+from ...drivers.psycopg_shared import holdfast_error
 from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
 from ...sync_runner import step
 from .. import fork_safety
@@ -24,28 +24,26 @@ from ..protocol import Call, Group
 from .citus import is_distributed
 from .errors import ConnectionLost, NoAnswer
 from .options import NOT_UNDERSTOOD, PoolOptions
-from .retries import AGAIN, SETTLED_COMMIT, TRIES, given_up, pause_s, run_alone
+from .retries import AGAIN, REPLICATED_COMMIT, TRIES, final_error, pause_s, run_alone
 from .urls import for_libpq
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 RECONNECT_S = 2.0
-"""How long one attempt of the pool to replace a connection goes on."""
-ASK_AGAIN_S = 1.0
-"""How long a call waits for a connection before it asks once more: a pool that has given up tries again only when it is asked."""
-
-
+"""Seconds for which the pool tries to replace a connection before it gives up."""
+POOL_RETRY_S = 1.0
+"""Seconds after which a call requests a connection from the pool again: a pool that has given up reconnects only on request."""
 PING_S = 5.0
-"""How long a connection that was idle may take to show that it is alive."""
+"""Timeout of the health check of an idle connection."""
 
 
-class Raw(psycopg.Connection[Any]):
-    """psycopg's connection, with a deadline for each exchange with the server."""
+class DeadlineConnection(psycopg.Connection[Any]):
+    """psycopg connection with a deadline for each exchange with the server."""
 
     deadline_s = 0.0
     expired = False
-    """Whether an answer did not come within the deadline, so that the connection was closed."""
+    """Whether the connection was closed because the server did not answer within the deadline."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,51 +61,51 @@ class Raw(psycopg.Connection[Any]):
 
 
 class _Expired(Exception):
-    """The deadline has passed."""
+    """The deadline of an exchange has passed."""
 
 
 def _until(deadline_s: float, exchange: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-    """An exchange that is given up after its deadline. psycopg resumes it every tenth of a second, with 0 for nothing new."""
+    """Run an exchange until its deadline. psycopg resumes the generator every 0.1 s and sends 0 if nothing has arrived."""
     ready: int | None = None
     while True:
         try:
-            wanted = exchange.send(ready)
+            wait_for = exchange.send(ready)
         except StopIteration as end:
             answer: T = end.value
             return answer
-        ready = yield wanted
+        ready = yield wait_for
         if not ready and monotonic_s() > deadline_s:
             raise _Expired
 
 
-class OwnConnection(PsycopgConnection):
-    """A connection of the pool."""
+class PooledConnection(PsycopgConnection):
+    """A connection from the pool."""
 
-    raw: Raw
-    commit = SETTLED_COMMIT
+    raw: DeadlineConnection
+    commit = REPLICATED_COMMIT
 
 
-class _Stack(deque[Raw]):
-    """What psycopg's pool keeps its connections in, which it adds at the one end and takes from the other."""
+class _LifoDeque(deque[DeadlineConnection]):
+    """Container for the connections of psycopg's pool, which appends to the right and pops from the left."""
 
-    def append(self, raw: Raw) -> None:
+    def append(self, raw: DeadlineConnection) -> None:
         self.appendleft(raw)
 
 
-class _LastFirst(ConnectionPool[Raw]):
-    """A pool that gives out the connection that was used last. psycopg's own gives the one that has rested longest: a lone
-    caller would go through all of them in turn, and each prepares every statement and fills pages of its own."""
+class _LifoPool(ConnectionPool[DeadlineConnection]):
+    """Pool that returns the most recently used connection. psycopg's own returns the least recently used one: a single
+    caller would cycle through all of them, and each would prepare every statement and fill its own caches."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        self._pool = _Stack()
+        self._pool = _LifoDeque()
 
 
 class PostgresEngine:
-    """A blocking engine: its methods never suspend.
+    """Blocking engine: its methods never suspend.
 
     Raises:
-        InvalidInput: the address has options that nobody understands.
+        InvalidInput: the address has unknown options.
         Unavailable: the server cannot be reached.
     """
 
@@ -118,28 +116,28 @@ class PostgresEngine:
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._options = options
-        self._used: WeakKeyDictionary[Raw, float] = WeakKeyDictionary()
+        self._used: WeakKeyDictionary[DeadlineConnection, float] = WeakKeyDictionary()
         self._distrusted_s = -inf
-        """When a server did not answer: connections that are older are not used again."""
-        dialing = for_libpq(url, options.connect_timeout_s)
-        self._through_pooler = self._finds_pooler(url, dialing)
-        self._pool = _LastFirst(
+        """Time at which a server last failed to answer: connections opened before it are not used again."""
+        connect_options = for_libpq(url, options.connect_timeout_s)
+        self._through_pooler = self._detect_pooler(url, connect_options)
+        self._pool = _LifoPool(
             url,
-            # Behind a transaction pooler a prepared statement may be on another server connection next time.
-            kwargs={**dialing, "autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
-            connection_class=Raw,
+            # A transaction pooler may use another server connection next time, which lacks the prepared statement.
+            kwargs={**connect_options, "autocommit": True, "prepare_threshold": None if self._through_pooler else 2},
+            connection_class=DeadlineConnection,
             configure=self._set_deadline,
             min_size=options.kept,
             max_size=options.max_connections,
             max_lifetime=options.max_lifetime_s,
             max_idle=options.max_idle_s,
             timeout=options.connect_timeout_s,
-            # Given up soon, so that the next call starts afresh, instead of pauses that double all through an outage.
+            # Short, so that the next call makes a new attempt; otherwise the pauses would keep doubling during an outage.
             reconnect_timeout=RECONNECT_S,
             open=False,
         )
         self._pool.open()
-        fork_safety.opened(self)
+        fork_safety.register(self)
 
     async def read(self, call: Call[T]) -> T:
         return await self._again(call, transaction=self._through_pooler)
@@ -155,10 +153,10 @@ class PostgresEngine:
             except AGAIN as error:
                 last: HoldfastError = error
                 pause(pause_s(attempt))
-        raise given_up(last)
+        raise final_error(last)
 
     async def exclusive(self, call: Call[T]) -> T:
-        """Run a call on one connection, outside any transaction and without a deadline; for migrations."""
+        """Run a call on one connection, outside any transaction and without a deadline. Used by migrations."""
         with self._connection() as connection:
             connection.raw.deadline_s = 0.0
             try:
@@ -167,26 +165,27 @@ class PostgresEngine:
                 self._set_deadline(connection.raw)
 
     async def close(self) -> None:
-        """Close every connection. Closing twice is fine."""
-        fork_safety.closed(self)
+        """Close every connection. Closing again has no effect."""
+        fork_safety.unregister(self)
         self._pool.close()
 
-    def _set_deadline(self, raw: Raw) -> None:
+    def _set_deadline(self, raw: DeadlineConnection) -> None:
         raw.deadline_s = self._options.statement_deadline_s
 
-    def _finds_pooler(self, url: str, dialing: dict[str, Any]) -> bool:
+    def _detect_pooler(self, url: str, connect_options: dict[str, Any]) -> bool:
+        """Return whether a pooler is in front of the server; also detect whether the tables are distributed."""
         try:
-            with Raw.connect(url, **dialing, prepare_threshold=None) as raw:
+            with DeadlineConnection.connect(url, **connect_options, prepare_threshold=None) as raw:
                 self._set_deadline(raw)
                 self.distributed = step(is_distributed(PsycopgConnection(raw)))
                 row = raw.execute("SELECT pg_backend_pid()").fetchone()
-                # A pooler hands out a process id of its own invention.
+                # A pooler reports a process id that it made up.
                 return row is not None and row[0] != raw.info.backend_pid
         except psycopg.ProgrammingError:
             raise InvalidInput(NOT_UNDERSTOOD) from None
         except psycopg.Error as error:
-            said = str(error)
-            if said.startswith("connection is bad") and "connection to server" not in said:  # the words of an option
+            text = str(error)
+            if text.startswith("connection is bad") and "connection to server" not in text:  # libpq rejects an option
                 raise InvalidInput(NOT_UNDERSTOOD) from None
             raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
 
@@ -201,16 +200,16 @@ class PostgresEngine:
             except AGAIN as error:
                 last: HoldfastError = error
                 if isinstance(error, ConnectionLost):
-                    self._pool.check()  # after a restart the others are dead as well
+                    self._pool.check()  # after a server restart the other connections are dead too
                 pause(pause_s(attempt))
-        raise given_up(last)
+        raise final_error(last)
 
     @contextmanager
-    def _connection(self) -> Iterator[OwnConnection]:
-        """A connection of the pool. One that was interrupted in the middle of an exchange is thrown away."""
-        raw = self._healthy()
+    def _connection(self) -> Iterator[PooledConnection]:
+        """Lend a connection from the pool. A connection that was interrupted during an exchange is closed."""
+        raw = self._take_healthy()
         try:
-            connection = OwnConnection(raw)
+            connection = PooledConnection(raw)
             connection.distributed = bool(self.distributed)
             yield connection
         except ConnectionLost as error:
@@ -228,19 +227,19 @@ class PostgresEngine:
                 self._distrusted_s = max(self._distrusted_s, monotonic_s() - self._options.statement_deadline_s)
             self._pool.putconn(raw)
 
-    def _healthy(self) -> Raw:
-        """A connection that, if it has been idle for long, still answers."""
+    def _take_healthy(self) -> DeadlineConnection:
+        """Take a connection from the pool; one that was idle for long is checked first."""
         while True:
-            raw = self._taken()
+            raw = self._take()
             now = monotonic_s()
             recent = now - self._used.get(raw, now) < self._options.health_check_s
             if raw.born_s < self._distrusted_s:
                 raw.close()
-            elif (recent and not _has_something_to_say(raw)) or self._answers(raw):
+            elif (recent and not _has_input(raw)) or self._answers(raw):
                 return raw
             self._pool.putconn(raw)
 
-    def _answers(self, raw: Raw) -> bool:
+    def _answers(self, raw: DeadlineConnection) -> bool:
         raw.deadline_s = PING_S
         try:
             raw.execute("SELECT 1")
@@ -250,26 +249,28 @@ class PostgresEngine:
         self._set_deadline(raw)
         return True
 
-    def _taken(self) -> Raw:
-        until = monotonic_s() + self._options.connect_timeout_s
+    def _take(self) -> DeadlineConnection:
+        deadline_s = monotonic_s() + self._options.connect_timeout_s
         while True:
-            left = until - monotonic_s()
+            left_s = deadline_s - monotonic_s()
             try:
-                return self._pool.getconn(timeout=max(0.0, min(left, ASK_AGAIN_S)))
+                return self._pool.getconn(timeout=max(0.0, min(left_s, POOL_RETRY_S)))
             except PoolClosed:
                 raise Closed from None
             except PoolTimeout as error:
-                if left > ASK_AGAIN_S:
+                if left_s > POOL_RETRY_S:
                     continue
-                raise Unavailable(f"no connection within {self._options.connect_timeout_s} s: {error}") from error
+                raise Unavailable(
+                    f"got no connection to PostgreSQL within {self._options.connect_timeout_s} s: {error}"
+                ) from error
             except psycopg.Error as error:
-                raise translated(error) from error
+                raise holdfast_error(error) from error
 
 
-def _has_something_to_say(raw: Raw) -> bool:
-    """Whether something has arrived on an idle connection: most likely the server's farewell."""
+def _has_input(raw: DeadlineConnection) -> bool:
+    """Return whether an idle connection has unread input, which is most likely the server's message that it shuts down."""
     if raw.closed:
         return True
-    waiting = select.poll()
-    waiting.register(raw.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(waiting.poll(0))
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))

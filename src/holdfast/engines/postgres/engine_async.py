@@ -1,4 +1,4 @@
-"""PostgreSQL for asyncio, through asyncpg: calls on connections of a pool, grouped work on lanes of its own."""
+"""Asynchronous PostgreSQL engine on asyncpg: calls run on pooled connections, grouped writes go through a batcher."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .. import fork_safety
 from ..dialect import Dialect
 from ..loop_affinity import refuse_other_loop
 from ..protocol import Call, Group
-from .batcher import Lanes
+from .batcher import Batcher
 from .options import PoolOptions
 from .pool import AsyncPool
-from .retries import AGAIN, TRIES, given_up, pause_s
+from .retries import AGAIN, TRIES, final_error, pause_s
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 
 class AsyncPostgresEngine:
-    """An asynchronous engine for one event loop."""
+    """Asynchronous engine for one event loop."""
 
     dialect = Dialect.POSTGRES
     blocking = False
@@ -29,12 +29,12 @@ class AsyncPostgresEngine:
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._pool = AsyncPool(url, options)
-        self._lanes = Lanes(self._pool, options.max_connections)
+        self._batcher = Batcher(self._pool, options.max_connections)
         self._closed = True
-        self._opening = asyncio.Lock()  # held by whoever opens or closes
+        self._opening = asyncio.Lock()  # held while the engine is opened or closed
 
     async def open(self) -> bool:
-        """Connect; ``False`` if that was done already.
+        """Connect. Return ``False`` if the engine was already open.
 
         Raises:
             Unavailable: the server cannot be reached.
@@ -46,7 +46,7 @@ class AsyncPostgresEngine:
             await self._pool.open()
             self.distributed = self._pool.distributed
             self._closed = False
-            fork_safety.opened(self)
+            fork_safety.register(self)
             return True
 
     async def read(self, call: Call[T]) -> T:
@@ -59,22 +59,22 @@ class AsyncPostgresEngine:
         if self._closed:
             raise Closed
         refuse_other_loop(self._loop)
-        return await self._lanes.do(group, item)
+        return await self._batcher.submit(group, item)
 
     async def exclusive(self, call: Call[T]) -> T:
-        """Run a call on one connection, outside any transaction; for migrations."""
+        """Run a call on one connection, outside any transaction. Used by migrations."""
         async with self._pool.lend(deadline=False) as connection:
             return await call(connection)
 
     async def close(self) -> None:
-        """Finish what was accepted and close every connection. Closing twice is fine."""
+        """Finish accepted calls and close every connection. Closing again has no effect."""
         async with self._opening:
             if self._closed:
                 return
             self._closed = True
-            await self._lanes.close()
+            await self._batcher.close()
             await self._pool.close()
-            fork_safety.closed(self)
+            fork_safety.unregister(self)
 
     async def _again(self, call: Call[T], *, transaction: bool) -> T:
         if self._closed:
@@ -90,4 +90,4 @@ class AsyncPostgresEngine:
             except AGAIN as error:
                 last: HoldfastError = error
                 await asyncio.sleep(pause_s(attempt))
-        raise given_up(last)
+        raise final_error(last)

@@ -1,4 +1,4 @@
-"""PostgreSQL's SQLSTATE codes as our errors. One table for psycopg and asyncpg: they report the same codes."""
+"""Map PostgreSQL's SQLSTATE codes to our errors. psycopg and asyncpg report the same codes and share one table."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class NoAnswer(Unavailable):
 class NodeLost(Unavailable):
     """A machine that holds part of the database failed; nothing was changed, and a retry is safe.
 
-    Our own connection is to a Citus coordinator and is fine. On a commit the outcome is unknown: see ``LOST_ON_COMMIT``.
+    The connection to the Citus coordinator still works. During a commit the outcome is unknown: see ``LOST_ON_COMMIT``.
     """
 
 
 class Serialization(Unavailable):
-    """Two transactions were in each other's way more often than they were retried; nothing was changed."""
+    """Conflicting transactions could not be serialized after all retries; nothing was changed, and a retry is safe."""
 
 
 LOST_ON_COMMIT = (ConnectionLost, NodeLost)
-"""Failures after which a commit may have happened all the same."""
+"""Errors after which a commit may nevertheless have succeeded."""
 
 
 class FailedTransaction(Unavailable):
-    """The transaction you joined has failed, and takes nothing more: roll it back and begin again."""
+    """The joined transaction has failed and accepts no more statements: roll it back and begin again."""
 
 
 _EXACT: dict[str, type[HoldfastError]] = {
@@ -83,22 +83,22 @@ _BY_CLASS: dict[str, type[HoldfastError]] = {
 
 
 _PROTOCOL_VIOLATION = "08P01"
-"""What a pooler reports when it ends our connection."""
+"""Reported by a pooler when it closes our connection."""
 _INTERNAL_ERROR = "XX000"
-"""What Citus reports when libpq, with which it speaks to a worker, gives no code."""
+"""Reported by Citus when libpq, which it uses to connect to its workers, provides no code."""
 _ABOUT_A_WORKER = ("while executing command on ", "failure on connection marked as essential")
-"""Words that Citus never translates."""
+"""Parts of messages that Citus never localizes."""
 
 
 def translate(
     sqlstate: str | None, message: str, *, severity: str | None = None, context: str | None = None
 ) -> HoldfastError:
-    """The error for a SQLSTATE and PostgreSQL's own words. No SQLSTATE means the connection is gone.
+    """Return the error for a SQLSTATE and PostgreSQL's message. A missing SQLSTATE means that the connection was lost.
 
     Args:
-        severity: as the server sent it, in English. ``ERROR`` leaves the connection usable: a connection that it reports as
-            lost is one to another machine.
-        context: where the server says that the error occurred.
+        severity: as sent by the server, in English. After ``ERROR`` our connection is usable, so a connection reported as
+            lost is one to another node.
+        context: where the error occurred, according to the server.
     """
     if sqlstate is None:
         return ConnectionLost(f"{(ConnectionLost.__doc__ or '').splitlines()[0]} ({message})")
@@ -108,4 +108,4 @@ def translate(
     if sqlstate == _INTERNAL_ERROR and any(words in f"{message}\n{context}" for words in _ABOUT_A_WORKER):
         kind = NodeLost
     hint = ": run `holdfast migrate up`" if kind is SchemaMismatch else ""
-    return kind(f"{(kind.__doc__ or '').splitlines()[0]} (PostgreSQL says {sqlstate}: {message}{hint})")
+    return kind(f"{(kind.__doc__ or '').splitlines()[0]} (PostgreSQL reported {sqlstate}: {message}{hint})")

@@ -1,4 +1,4 @@
-"""How many connections to PostgreSQL are kept, and for how long."""
+"""Options of the PostgreSQL connection pool: sizes, lifetimes and timeouts."""
 
 from __future__ import annotations
 
@@ -10,77 +10,85 @@ from msgspec import Struct
 from ...errors import InvalidInput
 
 _PREFIX = "pool_"
-"""How the options of the pool begin in an address."""
-_MOST = 10**9
-NOT_UNDERSTOOD = "PostgreSQL's driver does not understand this address: look at the options behind its question mark"
-"""What is said instead of the driver's own words about an address: those can repeat the password that is in it."""
+"""Prefix of pool options in an address."""
+_MAX_VALUE = 10**9
+NOT_UNDERSTOOD = "PostgreSQL's driver does not understand this address: check the options after its question mark"
+"""Replaces the driver's own message, which may repeat the password in the address."""
 
 
 class PoolOptions(Struct, frozen=True, kw_only=True):
-    """Sizes and times of a pool of connections. The defaults suit one service in production.
+    """Sizes and timeouts of a connection pool. The defaults suit one service in production.
 
     Raises:
-        InvalidInput: a pool without connections, or a deadline that is no time.
+        InvalidInput: the pool would have no connections, or the deadline is negative or not finite.
     """
 
     max_connections: int = 25
-    """Connections at most."""
+    """Maximum number of connections."""
     min_connections: int = 5
-    """Connections kept open; never more than there may be."""
+    """Connections kept open, at most ``max_connections``."""
     max_lifetime_s: float = 3_600.0
-    """Age at which a connection is replaced, so that none outlives a change of address or of server."""
+    """Age at which a connection is replaced, so that a changed DNS entry or server takes effect."""
     max_idle_s: float = 1_800.0
-    """Time without use after which a connection beyond the minimum is closed."""
+    """Idle time after which a connection above the minimum is closed."""
     health_check_s: float = 60.0
-    """Time without use after which a connection is tried before it is used."""
+    """Idle time after which a connection is checked before it is used."""
     connect_timeout_s: float = 10.0
-    """Longest wait for a connection, new or from the pool. Of several hosts, each gets its part of it to answer in, unless the
-    address says ``connect_timeout``, which is the time for each host."""
+    """Longest wait for a connection, new or from the pool. Several hosts share this time equally, unless the address
+    contains ``connect_timeout``, which then applies to each host."""
     statement_deadline_s: float = 60.0
-    """Longest wait for the answer to a statement or a commit, 0 for no limit. A server that stops without closing its connections
-    would otherwise stop its callers for ever. A write that was sent by then is ``OutcomeUnknown``; anything else is
-    ``Unavailable``. Migrations have no deadline."""
+    """Longest wait for the result of a statement or a commit, or 0 for no limit. Without it, a server that hangs without
+    closing its connections would block its callers forever. A write that was already sent raises ``OutcomeUnknown``;
+    everything else raises ``Unavailable``. Migrations have no deadline."""
 
     def __post_init__(self) -> None:
         if self.max_connections < 1 or self.min_connections < 0:
-            raise InvalidInput("max_connections must be 1 or more, and min_connections 0 or more")
+            raise InvalidInput(
+                f"max_connections={self.max_connections} must be at least 1, and min_connections={self.min_connections} "
+                "at least 0",
+                field="max_connections" if self.max_connections < 1 else "min_connections",
+            )
         if not 0 <= self.statement_deadline_s < inf:
             raise InvalidInput(
-                f"statement_deadline_s={self.statement_deadline_s}: it must be a time in seconds, or 0 for none"
+                f"statement_deadline_s={self.statement_deadline_s} must be a finite number of seconds, or 0 for no deadline",
+                field="statement_deadline_s",
             )
 
     @property
     def kept(self) -> int:
-        """How many connections are kept open."""
+        """The number of connections kept open."""
         return min(self.min_connections, self.max_connections)
 
 
-def split_pool(url: str, given: PoolOptions | None) -> tuple[str, PoolOptions]:
-    """An address without the options of the pool that it names, such as ``?pool_max_connections=50``, and the pool. Options that
-    the caller has ``given`` win over those of the address.
+def split_pool(url: str, options: PoolOptions | None) -> tuple[str, PoolOptions]:
+    """Split pool options such as ``?pool_max_connections=50`` from an address; return the rest of the address and the options.
+
+    ``options`` passed by the caller take precedence over those in the address.
 
     Raises:
-        InvalidInput: there is no such option, or its value is no number from 0 on.
+        InvalidInput: an option is unknown, or its value is negative or not a number.
     """
-    place, _, query = url.partition("?")
+    base, _, query = url.partition("?")
     parts = query.split("&") if query else []
-    ours = [each for each in parts if each.startswith(_PREFIX)]
-    rest = "&".join(each for each in parts if not each.startswith(_PREFIX))
-    named = PoolOptions(**dict(map(_option, ours)))
-    return f"{place}?{rest}" if rest else place, given or named
+    pool_parts = [part for part in parts if part.startswith(_PREFIX)]
+    rest = "&".join(part for part in parts if not part.startswith(_PREFIX))
+    from_url = PoolOptions(**dict(map(_parse_option, pool_parts)))
+    return f"{base}?{rest}" if rest else base, options or from_url
 
 
-def _option(written: str) -> tuple[str, Any]:
-    name, _, value = written.partition("=")
+def _parse_option(part: str) -> tuple[str, Any]:
+    name, _, value = part.partition("=")
     field = name.removeprefix(_PREFIX)
     if field not in PoolOptions.__struct_fields__:
-        options = ", ".join(_PREFIX + each for each in PoolOptions.__struct_fields__)
-        raise InvalidInput(f"there is no option {name} of the pool; there are {options}")
+        options = ", ".join(_PREFIX + initial for initial in PoolOptions.__struct_fields__)
+        raise InvalidInput(f"unknown pool option {name!r}; known options: {options}", field=name)
     kind = type(getattr(PoolOptions(), field))
     try:
         number = kind(value)
     except ValueError:
         number = -1
-    if not 0 <= number < _MOST:
-        raise InvalidInput(f"{name} is a {'whole ' if kind is int else ''}number from 0 on, not {value!r}")
+    if not 0 <= number < _MAX_VALUE:
+        raise InvalidInput(
+            f"{name}={value!r} must be a {'whole ' if kind is int else ''}number of 0 or more", field=name
+        )
     return field, number

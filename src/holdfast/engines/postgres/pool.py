@@ -1,4 +1,4 @@
-"""A pool of asyncpg connections that are young, alive and never left in the middle of an exchange."""
+"""Pool of asyncpg connections with an age limit and health checks; a connection interrupted in an exchange is not reused."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from ...clock import monotonic_s
-from ...drivers.asyncpg_connection import AsyncpgConnection, Savepoint, is_reported, translated
+from ...drivers.asyncpg_connection import AsyncpgConnection, AsyncpgSavepoint, holdfast_error, is_reported
 from ...errors import Closed, HoldfastError, InvalidInput, Unavailable
 from ..protocol import Row
 from .citus import is_distributed
 from .errors import ConnectionLost, NoAnswer
 from .options import NOT_UNDERSTOOD, PoolOptions
-from .retries import SETTLED_COMMIT
+from .retries import REPLICATED_COMMIT
 from .urls import for_asyncpg
 
 Raw: TypeAlias = Any
-"""A connection of asyncpg, which has no types of its own."""
+"""An asyncpg connection; asyncpg ships no type hints."""
 
 STATEMENTS = 256
-"""Prepared statements a connection keeps."""
+"""Prepared statements cached by a connection."""
 CLOSE_S = 10.0
-"""How long closing waits for connections that are still busy before it cuts them."""
+"""Time that ``close`` waits for busy connections before it terminates them."""
 PING_S = 5.0
-"""How long a connection that was idle may take to show that it is alive."""
+"""Timeout of the health check of an idle connection."""
 CANCEL_S = 1.0
-"""How long the server may take to hear that a statement is to be cancelled, before its connection is cut anyway."""
+"""Time to deliver a cancel request to the server before the connection is terminated anyway."""
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
 class PooledConnection(AsyncpgConnection):
-    """A connection of the pool. Statements go to asyncpg's connection itself: its stand-in, which the pool wants back, refuses
-    every question once the connection has ended, even whether it is closed."""
+    """A connection from the pool. Statements go to asyncpg's connection itself, not to the proxy, which must be returned to
+    the pool: once the connection has ended, the proxy refuses every call, even ``is_closed``."""
 
-    def __init__(self, stand_in: Raw, deadline_s: float, *, distributed: bool = False) -> None:
-        super().__init__(stand_in._con)
+    def __init__(self, proxy: Raw, deadline_s: float, *, distributed: bool = False) -> None:
+        super().__init__(proxy._con)
         self.distributed = distributed
-        self.stand_in = stand_in
+        self.proxy = proxy
         self.server_pid: int = self.raw.get_server_pid()
         self.deadline_s = deadline_s
         self.expired = False
-        """Whether a statement was not answered within the deadline, so that the connection was cut."""
+        """Whether the connection was terminated because a statement exceeded its deadline."""
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         with _Deadline(self):
@@ -61,30 +61,30 @@ class PooledConnection(AsyncpgConnection):
             await super().many(sql, rows)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        return _OwnSavepoint(self)
+        return _PooledSavepoint(self)
 
     def expire(self) -> None:
-        """Cut the connection. The server is not asked to cancel the statement: it does not answer."""
+        """Terminate the connection, without a cancel request: the server does not respond."""
         self.expired = True
         self.raw.terminate()
 
 
-class _OwnSavepoint(Savepoint):
-    """A savepoint or transaction of our own."""
+class _PooledSavepoint(AsyncpgSavepoint):
+    """A savepoint or transaction on a pooled connection."""
 
-    commit = SETTLED_COMMIT
+    commit = REPLICATED_COMMIT
 
     def __init__(self, connection: PooledConnection) -> None:
         super().__init__(connection.raw)
         self._connection = connection
 
-    async def _say(self, sql: str) -> None:
+    async def _execute(self, sql: str) -> None:
         with _Deadline(self._connection):
-            await super()._say(sql)
+            await super()._execute(sql)
 
 
 class _Deadline:
-    """Cuts a connection if a statement takes too long."""
+    """Terminates a connection whose statement exceeds its deadline."""
 
     __slots__ = ("_connection", "_timer")
 
@@ -104,40 +104,40 @@ class _Deadline:
 
 
 class AsyncPool:
-    """asyncpg's pool, with an age limit, health checks and without the round trip that resets a connection."""
+    """asyncpg's pool with an age limit and health checks, and without the round trip that resets a connection."""
 
     def __init__(self, url: str, options: PoolOptions) -> None:
         self._options = options
-        self._dialing = for_asyncpg(url, options.connect_timeout_s)
+        self._connect_settings = for_asyncpg(url, options.connect_timeout_s)
         self._pool: Any = None
         self._closing = False
         self._distrusted_s = -inf
-        """When a server did not answer: connections that are older are not used again."""
+        """Time at which a server last failed to answer: connections opened before it are not used again."""
         self._born: dict[int, float] = {}
         self._used: dict[int, float] = {}
         self.behind_pooler = False
-        """Whether a transaction pooler stands in between: then every statement needs a transaction around it."""
+        """Whether a transaction pooler is in front of the server: then every statement needs an explicit transaction."""
         self.distributed = False
-        """Whether tables are distributed over several nodes: then a transaction must not hold several tenants."""
+        """Whether tables are distributed over several nodes: then a transaction must not contain several tenants."""
 
     async def open(self) -> None:
         """Connect.
 
         Raises:
-            InvalidInput: the address has options that nobody understands.
+            InvalidInput: the address has unknown options.
             Unavailable: the server cannot be reached.
         """
         options = self._options
         try:
-            await self._look_around()
+            await self._detect_server()
             self._pool = await asyncpg.create_pool(
                 min_size=options.kept,
                 max_size=options.max_connections,
                 max_inactive_connection_lifetime=options.max_idle_s,
                 connect=self._connect,
-                # Behind a transaction pooler a prepared statement may be on another server connection next time.
+                # A transaction pooler may use another server connection next time, which lacks the prepared statement.
                 statement_cache_size=0 if self.behind_pooler else STATEMENTS,
-                reset=_leave_as_it_is,
+                reset=_skip_reset,
             )
         except (asyncpg.exceptions.ClientConfigurationError, ValueError):
             raise InvalidInput(NOT_UNDERSTOOD) from None
@@ -146,10 +146,10 @@ class AsyncPool:
         self._closing = False
 
     async def close(self) -> None:
-        """Close every connection, once they have all been given back."""
+        """Close every connection after all have been returned."""
         if self._pool is None:
             return
-        self._closing = True  # from now on connections are only given back
+        self._closing = True  # no more connections are lent
         try:
             await asyncio.wait_for(self._pool.close(), CLOSE_S)
         except TimeoutError:
@@ -161,7 +161,7 @@ class AsyncPool:
 
     @asynccontextmanager
     async def lend(self, *, deadline: bool = True) -> AsyncIterator[PooledConnection]:
-        """A connection for as long as the block lasts.
+        """Lend a connection for the duration of the block.
 
         Raises:
             NoAnswer: the server did not answer a statement within the deadline.
@@ -178,13 +178,13 @@ class AsyncPool:
                 raise NoAnswer from error
             raise
         except BaseException:
-            # Interrupted, perhaps in the middle of an exchange: an answer may still be under way to it.
+            # Interrupted, possibly during an exchange: a response may still arrive on the connection.
             await self.give_back(connection, spoiled=True)
             raise
         await self.give_back(connection)
 
     async def take(self) -> PooledConnection:
-        """A healthy connection.
+        """Take a healthy connection from the pool.
 
         Raises:
             Unavailable: the server cannot be reached, or every connection is busy.
@@ -193,15 +193,15 @@ class AsyncPool:
             if self._pool is None or self._closing:
                 raise Closed
             try:
-                stand_in: Raw = await self._pool.acquire(timeout=self._options.connect_timeout_s)
+                proxy: Raw = await self._pool.acquire(timeout=self._options.connect_timeout_s)
             except TimeoutError as error:
                 raise Unavailable(
-                    f"no connection within {self._options.connect_timeout_s} s: all {self._options.max_connections} are busy, "
-                    f"or PostgreSQL does not answer {error}".rstrip()
+                    f"got no connection to PostgreSQL within {self._options.connect_timeout_s} s: all "
+                    f"{self._options.max_connections} are busy, or the server does not answer {error}".rstrip()
                 ) from None
             except _FAILURES as error:
-                raise translated(error) from error
-            connection = PooledConnection(stand_in, self._options.statement_deadline_s, distributed=self.distributed)
+                raise holdfast_error(error) from error
+            connection = PooledConnection(proxy, self._options.statement_deadline_s, distributed=self.distributed)
             try:
                 healthy = await self.healthy(connection)
             except BaseException:
@@ -212,7 +212,7 @@ class AsyncPool:
             await self.give_back(connection, spoiled=True)
 
     async def healthy(self, connection: PooledConnection) -> bool:
-        """Whether a connection is not too old and, if it has been idle for long, still answers."""
+        """Return whether a connection is not too old and, if it was idle for long, still answers."""
         raw, now = connection.raw, monotonic_s()
         if raw.is_closed():
             return False
@@ -221,14 +221,14 @@ class AsyncPool:
         if born < self._distrusted_s or now - born > self._options.max_lifetime_s:
             return False
         is_recent = now - self._used.get(key, now) < self._options.health_check_s
-        return (is_recent and not _has_arrived(raw)) or await _answers(raw)
+        return (is_recent and not _has_input(raw)) or await _answers(raw)
 
-    def used(self, connection: PooledConnection) -> None:
-        """Note that a connection has just answered."""
+    def mark_used(self, connection: PooledConnection) -> None:
+        """Record that a connection has just answered."""
         self._used[connection.server_pid] = monotonic_s()
 
     async def give_back(self, connection: PooledConnection, *, spoiled: bool = False) -> None:
-        """Return a connection; a spoiled one is thrown away and the pool makes another."""
+        """Return a connection. A spoiled one is closed, and the pool replaces it."""
         raw = connection.raw
         if connection.expired:
             self._distrusted_s = max(self._distrusted_s, monotonic_s() - self._options.statement_deadline_s)
@@ -236,59 +236,57 @@ class AsyncPool:
             self._used.pop(connection.server_pid, None)
             self._born.pop(connection.server_pid, None)
             if raw._cancellations:
-                # The caller was cancelled, and asyncpg is telling the server, which would not notice a cut connection before
-                # the statement ends. To terminate the connection now would keep the server from being told.
+                # The caller was cancelled and asyncpg is sending a cancel request. Terminating the connection now would stop
+                # that request, and the server would only notice the closed connection when the statement ends.
                 await asyncio.wait([*raw._cancellations], timeout=CANCEL_S)
             raw.terminate()
         else:
-            self.used(connection)
+            self.mark_used(connection)
         if self._pool is None:
             return
         try:
-            await self._pool.release(connection.stand_in)
+            await self._pool.release(connection.proxy)
         except _FAILURES:
-            return  # it was bad, and is gone
+            return  # the connection was broken and has been dropped
 
-    async def _look_around(self) -> None:
-        """See what is between us and the tables."""
+    async def _detect_server(self) -> None:
+        """Detect whether a pooler is in front of the server and whether the tables are distributed."""
         raw = await self._connect(statement_cache_size=0)
         try:
-            async with raw.transaction(), asyncio.timeout(self._dialing.timeout_s):
+            async with raw.transaction(), asyncio.timeout(self._connect_settings.timeout_s):
                 self.distributed = await is_distributed(AsyncpgConnection(raw))
                 pid = await raw.fetchval("SELECT pg_backend_pid()")
-                # A pooler hands out a process id of its own invention.
+                # A pooler reports a process id that it made up.
                 self.behind_pooler = pid != raw.get_server_pid()
         finally:
             await raw.close(timeout=CLOSE_S)
 
     async def _connect(self, _: str | None = None, **options: Any) -> Raw:
-        """A new connection to the first host that takes it, each within its own time."""
-        dialing = self._dialing
-        for attempt in dialing.attempts:
+        """Connect to the first host that accepts, with a timeout for each host."""
+        settings = self._connect_settings
+        for attempt in settings.attempts:
             try:
-                raw: Raw = await asyncpg.connect(dialing.url, **options, **attempt, timeout=dialing.timeout_s)
+                raw: Raw = await asyncpg.connect(settings.url, **options, **attempt, timeout=settings.timeout_s)
             except (asyncpg.exceptions.ClientConfigurationError, ValueError):
                 raise
             except TimeoutError:
-                failed: Exception = TimeoutError(f"no answer within {dialing.timeout_s:g} s")
+                last_error: Exception = TimeoutError(f"no answer within {settings.timeout_s:g} s")
             except _FAILURES as error:
-                failed = error
+                last_error = error
             else:
-                dialing.set_socket(raw._transport.get_extra_info("socket"))
+                settings.set_socket_options(raw._transport.get_extra_info("socket"))
                 self._born[raw.get_server_pid()] = monotonic_s()
                 return raw
-        raise failed
+        raise last_error
 
 
-def _has_arrived(raw: Raw) -> bool:
-    """Whether something has arrived on an idle connection: most likely the server's last message."""
+def _has_input(raw: Raw) -> bool:
+    """Return whether an idle connection has unread input, which is most likely the server's message that it shuts down."""
     try:
-        waiting = select.poll()
-        waiting.register(
-            raw._transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP | select.POLLERR
-        )
-        return bool(waiting.poll(0))
-    except (AttributeError, OSError, ValueError):  # closed meanwhile
+        poll = select.poll()
+        poll.register(raw._transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        return bool(poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # the connection was closed in between
         return True
 
 
@@ -300,5 +298,5 @@ async def _answers(raw: Raw) -> bool:
     return True
 
 
-async def _leave_as_it_is(raw: Raw) -> None:
-    """Our calls leave nothing behind in a connection, so the round trip that would reset it is saved."""
+async def _skip_reset(raw: Raw) -> None:
+    """Skip the round trip that resets a connection: our calls leave no state in it."""

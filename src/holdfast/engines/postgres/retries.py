@@ -1,4 +1,4 @@
-"""When a call may be run again, and how one item of a group is done without a transaction around it."""
+"""Retry rules for calls, and the execution of a single item of a group without an explicit transaction."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 TRIES = 5
-"""How often a call is run before its failure is the caller's."""
+"""Attempts before a failure is raised to the caller."""
 PAUSE_S = 0.005
-"""The first pause between two tries; each further one is twice as long."""
+"""Pause after the first attempt; each further pause is twice as long."""
 
-SETTLED_COMMIT = (
+REPLICATED_COMMIT = (
     "SELECT pg_logical_emit_message(true, 'holdfast', '') WHERE pg_current_xact_id_if_assigned() IS NULL"
     " AND current_setting('synchronous_standby_names') <> '' AND NOT pg_is_in_recovery(); COMMIT"
 )
-"""Commits a transaction so that what it read is on the synchronous standby too when the commit is acknowledged.
+"""Commits a transaction so that the rows it has read are on the synchronous standby when the commit is acknowledged.
 
-PostgreSQL does not wait for the standby at the commit of a transaction that wrote nothing. But such a transaction can answer a
-repeated id with a row that was never replicated: its first commit was waiting for the standby when the primary crashed. So a
-transaction without an id of its own writes an empty WAL message. Both statements are one message to the server."""
+PostgreSQL does not wait for the standby when a transaction commits without writes. Such a transaction may return, for a
+repeated id, a row that was never replicated: the commit that wrote it was still waiting for the standby when the primary
+crashed. Therefore a transaction without a transaction id writes an empty WAL message. Both statements are sent in one message."""
 
 AGAIN = (ConnectionLost, Serialization)
-"""Failures after which nothing was changed, so that the call may be run again."""
+"""Errors that guarantee that nothing was changed, so that the call may be retried."""
 
 
 def pause_s(attempt: int) -> float:
-    """How long to wait after the attempt with this number, counted from 0."""
+    """Return the pause after an attempt, counted from 0."""
     return PAUSE_S * float(2**attempt)
 
 
 async def run_alone(group: Group[Item, T], connection: Connection, item: Item, *, transaction: bool) -> T:
-    """Do one item. Its one statement is a transaction of its own, unless ``transaction`` asks for one around it.
+    """Write one item. Its single statement commits by itself, unless ``transaction`` requests an explicit transaction.
 
-    Where the id is there already, the answer comes from a read, in a transaction of its own: its commit waits for the standby
-    (see ``SETTLED_COMMIT``).
+    If the id already exists, the result is read in a transaction of its own, whose commit waits for the standby (see
+    ``REPLICATED_COMMIT``).
 
     Raises:
         OutcomeUnknown: the connection was lost after the statement or the commit was sent.
-        ConnectionLost: it was lost before; a retry is safe.
+        ConnectionLost: the connection was lost before that; a retry is safe.
     """
     tries: Sequence[bool] = CAREFUL
     if not transaction:
@@ -55,7 +55,7 @@ async def run_alone(group: Group[Item, T], connection: Connection, item: Item, *
         except NotSent:
             raise
         except (ConnectionLost, OutcomeUnknown) as error:
-            raise unknown(group, item) from error
+            raise outcome_unknown(group, item) from error
         else:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -63,15 +63,15 @@ async def run_alone(group: Group[Item, T], connection: Connection, item: Item, *
     try:
         return await run_one(group, connection, item, tries)
     except OutcomeUnknown as error:
-        raise unknown(group, item) from error
+        raise outcome_unknown(group, item) from error
 
 
-def unknown(group: Group[Item, T], item: Item) -> OutcomeUnknown:
-    """The error of an item whose answer was lost."""
+def outcome_unknown(group: Group[Item, T], item: Item) -> OutcomeUnknown:
+    """Return the error for an item whose result was lost."""
     id = group.id_of(item)
     return OutcomeUnknown(f"the answer to this write was lost; retry with id={id!r} to settle it", id=id)
 
 
-def given_up(error: HoldfastError) -> HoldfastError:
-    """The last of several failures, as the caller sees it."""
+def final_error(error: HoldfastError) -> HoldfastError:
+    """Return the error that the caller gets after the last attempt failed."""
     return Unavailable(f"gave up after {TRIES} tries: {error}") if isinstance(error, AGAIN) else error

@@ -1,6 +1,6 @@
-"""One address for two libraries: libpq understands more than asyncpg, which takes the rest for settings of the server.
+"""Translate one address for libpq and for asyncpg, which passes options it does not know to the server as settings.
 
-What libpq does with those options is done here for asyncpg: a connect timeout for each host, and keepalives on the socket.
+For asyncpg this module implements libpq's options itself: a connect timeout for each host, and keepalives on the socket.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from msgspec import Struct
 from ...errors import InvalidInput
 
 KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""Seconds of silence before the first probe, seconds between probes, and unanswered probes until a connection is given up."""
+"""Idle seconds before the first probe, seconds between probes, and unanswered probes until a connection is closed."""
 TCP_USER_TIMEOUT_MS = 30_000
-"""How long sent bytes may stay unacknowledged until a connection is given up."""
-CONNECT_LEAST_S = 2.0
+"""Time that sent bytes may stay unacknowledged before the connection is closed."""
+MIN_CONNECT_S = 2.0
 """libpq's shortest connect timeout."""
 _LIBPQ_ONLY = frozenset(
     {
@@ -41,7 +41,7 @@ _LIBPQ_ONLY = frozenset(
         "tcp_user_timeout",
     }
 )
-"""How libpq connects, and nothing that the server could be told."""
+"""Options that control how libpq connects; they are not settings of the server."""
 _NUMBERS = {**KEEPALIVE, "keepalives": 1, "tcp_user_timeout": TCP_USER_TIMEOUT_MS}
 _SOCKET_OPTIONS = {
     "keepalives_idle": getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None)),
@@ -53,89 +53,89 @@ _SOCKET_OPTIONS = {
 Host = tuple[str, int | None]
 
 
-class Dialing(Struct, frozen=True):
-    """How asyncpg reaches the servers of an address."""
+class ConnectSettings(Struct, frozen=True):
+    """How asyncpg connects to the servers of an address."""
 
     url: str
-    """The address without what only libpq understands."""
+    """The address without options that only libpq understands."""
     attempts: list[dict[str, Any]]
-    """What asyncpg is told beside the address, one host after the other; each is tried with a timeout of its own."""
+    """Arguments for asyncpg in addition to the address, one set for each host; each host has its own timeout."""
     timeout_s: float
     """Longest time to connect to one host."""
     numbers: dict[str, int]
 
-    def set_socket(self, there: Any) -> None:
-        """Set keepalives and the time for acknowledgements, as libpq does. A Unix socket has none."""
-        if there is None or there.family not in (socket.AF_INET, socket.AF_INET6):
+    def set_socket_options(self, sock: Any) -> None:
+        """Set keepalives and the TCP user timeout as libpq does. Unix sockets have neither."""
+        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self.numbers["keepalives"] != 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self.numbers["keepalives"] != 0))
         for name, option in _SOCKET_OPTIONS.items():
             if option is not None and self.numbers[name] > 0:
-                there.setsockopt(socket.IPPROTO_TCP, option, self.numbers[name])
+                sock.setsockopt(socket.IPPROTO_TCP, option, self.numbers[name])
 
 
-def for_asyncpg(url: str, timeout_s: float) -> Dialing:
-    """How asyncpg connects to an address, which may take ``timeout_s`` in all unless it says ``connect_timeout``.
+def for_asyncpg(url: str, timeout_s: float) -> ConnectSettings:
+    """Return the connect settings for asyncpg. All hosts together get ``timeout_s``, unless the address has ``connect_timeout``.
 
     Raises:
-        InvalidInput: an option that must be a number is none.
+        InvalidInput: an option that must be a number is not.
     """
-    place, _, query = url.partition("?")
+    base, _, query = url.partition("?")
     parts = [part for part in query.split("&") if part]
-    named = dict(part.partition("=")[::2] for part in parts)
+    options = dict(part.partition("=")[::2] for part in parts)
     kept = [part for part in parts if part.partition("=")[0] not in _LIBPQ_ONLY]
-    hosts = _hosts(place, named)
-    return Dialing(
-        f"{place}?{'&'.join(kept)}" if kept else place,
-        _attempts(hosts, named.get("target_session_attrs", "")),
-        _connect_timeout_s(named, len(hosts), timeout_s),
-        {name: _whole(name, named[name]) if name in named else usual for name, usual in _NUMBERS.items()},
+    hosts = _hosts(base, options)
+    return ConnectSettings(
+        f"{base}?{'&'.join(kept)}" if kept else base,
+        _attempts(hosts, options.get("target_session_attrs", "")),
+        _connect_timeout_s(options, len(hosts), timeout_s),
+        {name: _parse_int(name, options[name]) if name in options else default for name, default in _NUMBERS.items()},
     )
 
 
 def for_libpq(url: str, timeout_s: float) -> dict[str, Any]:
-    """The same for libpq, as arguments beside the address; what the address says itself is left out."""
-    place, _, query = url.partition("?")
-    named = dict(part.partition("=")[::2] for part in query.split("&"))
-    usual: dict[str, Any] = dict(_NUMBERS)
-    usual["connect_timeout"] = round(_connect_timeout_s(named, len(_hosts(place, named)), timeout_s))
-    return {name: value for name, value in usual.items() if name not in named or name == "connect_timeout"}
+    """Return connect arguments for libpq in addition to the address; options that the address contains are left out."""
+    base, _, query = url.partition("?")
+    options = dict(part.partition("=")[::2] for part in query.split("&"))
+    arguments: dict[str, Any] = dict(_NUMBERS)
+    arguments["connect_timeout"] = round(_connect_timeout_s(options, len(_hosts(base, options)), timeout_s))
+    return {name: value for name, value in arguments.items() if name not in options or name == "connect_timeout"}
 
 
-def _connect_timeout_s(named: dict[str, str], hosts: int, timeout_s: float) -> float:
-    """Longest time to connect to one of so many hosts. As libpq reads it: zero or less stands for no limit of its own."""
-    if "connect_timeout" in named:
-        said = _whole("connect_timeout", named["connect_timeout"])
-        if said > 0:
-            return max(CONNECT_LEAST_S, float(said))
-    return max(CONNECT_LEAST_S, timeout_s / max(1, hosts))
+def _connect_timeout_s(options: dict[str, str], hosts: int, timeout_s: float) -> float:
+    """Return the time to connect to one of ``hosts`` hosts. As in libpq, a ``connect_timeout`` of 0 or less sets no limit."""
+    if "connect_timeout" in options:
+        seconds = _parse_int("connect_timeout", options["connect_timeout"])
+        if seconds > 0:
+            return max(MIN_CONNECT_S, float(seconds))
+    return max(MIN_CONNECT_S, timeout_s / max(1, hosts))
 
 
-def _attempts(hosts: Sequence[Host], wanted: str) -> list[dict[str, Any]]:
-    """One attempt for each host. Of several, asyncpg would wait for the first that does not answer for as long as for all."""
+def _attempts(hosts: Sequence[Host], session_attrs: str) -> list[dict[str, Any]]:
+    """Return one attempt for each host. Given several hosts, asyncpg would spend the whole timeout on the first dead one."""
     if len(hosts) == 1:
         return [{}]
-    each = [{"host": host, "port": port} for host, port in hosts]
-    if wanted != "prefer-standby":
-        return each
-    return [{**one, "target_session_attrs": kind} for kind in ("standby", "any") for one in each]
+    targets = [{"host": host, "port": port} for host, port in hosts]
+    if session_attrs != "prefer-standby":
+        return targets
+    return [{**target, "target_session_attrs": kind} for kind in ("standby", "any") for target in targets]
 
 
-def _hosts(place: str, named: dict[str, str]) -> list[Host]:
-    """The hosts of an address, before the database's name or among the options."""
-    listed = place.partition("://")[2].partition("/")[0].rpartition("@")[2]
-    listed = unquote(listed) or unquote(named.get("host", ""))
-    ports = unquote(named.get("port", "")).split(",")
-    found: list[Host] = []
-    for number, each in enumerate(listed.split(",")):
-        host, port = (each, "") if each.startswith("/") else _parted(each)
+def _hosts(base: str, options: dict[str, str]) -> list[Host]:
+    """Return the hosts of an address, which precede the database's name or are among the options."""
+    netloc = base.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    netloc = unquote(netloc) or unquote(options.get("host", ""))
+    ports = unquote(options.get("port", "")).split(",")
+    hosts: list[Host] = []
+    for number, part in enumerate(netloc.split(",")):
+        host, port = (part, "") if part.startswith("/") else _split_port(part)
         port = port or (ports[number] if number < len(ports) else ports[0])
-        found.append((host, int(port) if port.isdigit() else None))
-    return found
+        hosts.append((host, int(port) if port.isdigit() else None))
+    return hosts
 
 
-def _parted(host: str) -> tuple[str, str]:
-    """A host and its port; an IPv6 address is in brackets."""
+def _split_port(host: str) -> tuple[str, str]:
+    """Split a host from its port; an IPv6 address is in brackets."""
     if host.startswith("["):
         name, _, rest = host[1:].partition("]")
         return name, rest.removeprefix(":")
@@ -143,10 +143,10 @@ def _parted(host: str) -> tuple[str, str]:
     return name, port
 
 
-def _whole(name: str, value: str) -> int:
+def _parse_int(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
         unit = "milliseconds" if name == "tcp_user_timeout" else "seconds"
-        what = "a whole number" if name in ("keepalives", "keepalives_count") else f"a whole number of {unit}"
-        raise InvalidInput(f"{name}={value}: it must be {what}") from None
+        expected = "a whole number" if name in ("keepalives", "keepalives_count") else f"a whole number of {unit}"
+        raise InvalidInput(f"{name}={value}: it must be {expected}", field=name) from None

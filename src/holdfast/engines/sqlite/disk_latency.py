@@ -1,15 +1,15 @@
-"""How long calls have waited for the disk lately: decides whether they run in the event loop or in a thread."""
+"""Moving average of disk waits, which decides whether calls run in the event loop or in a thread."""
 
 from __future__ import annotations
 
 QUICK_S = 0.001
-"""Average wait below which calls run in the event loop: handing a call to a thread and back costs more."""
+"""Average wait below which calls run in the event loop, because a thread switch would cost more."""
 BUSY_WAIT_S = 0.1
-"""What a call that found another writer counts as: the next dozen calls run in a thread, where they may wait."""
+"""Wait recorded for a call that found another writer: the next dozen calls then run in a thread, where they may block."""
 
 
-class Pace:
-    """A moving average of how long calls waited."""
+class DiskLatency:
+    """Moving average of the time that calls waited for the disk."""
 
     __slots__ = ("_average_s",)
 
@@ -17,9 +17,9 @@ class Pace:
         self._average_s = 0.0
 
     def observe(self, waited_s: float) -> None:
-        """Count one more call."""
+        """Record the wait of one call."""
         self._average_s += (waited_s - self._average_s) * 0.2
 
     def quick(self) -> bool:
-        """Whether calls hardly wait."""
+        """Return whether the average wait is below ``QUICK_S``."""
         return self._average_s < QUICK_S

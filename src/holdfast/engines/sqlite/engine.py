@@ -1,7 +1,7 @@
-"""SQLite for synchronous callers, from any number of threads.
+"""Blocking SQLite engine for any number of threads.
 
-A lone caller writes in its own thread: no hand-over, no event. When several threads write at once, the first becomes the
-leader and commits for all that wait; whoever is still waiting then leads next.
+A single caller writes in its own thread, without a handover. When several threads write at once, the first becomes the
+leader and commits for all that wait; one of the threads still waiting then becomes the next leader.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .. import fork_safety
 from ..dialect import Dialect
 from ..protocol import Call, Group
 from .file import SqliteConnection, SqliteFile
-from .writer import MAX_GROUP, Job, Writer
+from .writer import MAX_GROUP, WriteJob, Writer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 
 class SqliteEngine:
-    """A blocking engine: its methods never suspend."""
+    """Blocking engine: its methods never suspend."""
 
     dialect = Dialect.SQLITE
     distributed: bool | None = False
@@ -35,15 +35,17 @@ class SqliteEngine:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._connection = file.connect()
-        self._writer = Writer(self._connection, place=file.place)
-        self._leading = threading.RLock()  # knows its owner, so that a release is exact after an interruption
+        self._writer = Writer(self._connection, location=file.location)
+        self._leading = (
+            threading.RLock()
+        )  # an RLock has an owner, so it can be released correctly after an interruption
         self._waiting: deque[_WaitingJob] = deque()
         self._readers: deque[SqliteConnection] = deque()
         self._led: list[_WaitingJob] = []
-        self._inside: set[int] = set()  # threads that write or wait for it, or were interrupted doing so
+        self._inside: set[int] = set()  # threads that write, wait to write, or were interrupted in either
         self._ran = False
         self._closed = False
-        fork_safety.opened(self)
+        fork_safety.register(self)
 
     async def read(self, call: Call[T]) -> T:
         if self._closed:
@@ -65,21 +67,21 @@ class SqliteEngine:
         return result
 
     async def exclusive(self, call: Call[T]) -> T:
-        """Run a call on the writing connection with nobody else, outside any transaction; for migrations."""
+        """Run a call exclusively on the writing connection, outside any transaction. Used by migrations."""
         with self._leadership():
             return await call(self._connection)
 
     async def close(self) -> None:
-        """Wait for the writer, then close every connection. Closing twice is fine."""
+        """Wait for the writer, then close every connection. Closing again has no effect."""
         with self._leadership():
             if self._closed:
                 return
             self._closed = True
-            fork_safety.closed(self)
+            fork_safety.unregister(self)
             while self._readers:
                 self._readers.pop().raw.close()
             self._connection.raw.close()
-            self._file.let_go()
+            self._file.release_claim()
 
     def _take_reader(self) -> SqliteConnection:
         try:
@@ -88,7 +90,7 @@ class SqliteEngine:
             return self._file.connect(reader=True)
 
     def _give_back(self, reader: SqliteConnection) -> None:
-        if self._closed:  # while it was reading
+        if self._closed:  # the engine was closed during the read
             reader.raw.close()
         else:
             self._readers.append(reader)
@@ -107,7 +109,7 @@ class SqliteEngine:
         finally:
             self._inside.discard(job.thread)
             if self._waiting:
-                # Interrupted, perhaps by Ctrl-C: a call nobody waits for any more must not be run with somebody else's.
+                # Interrupted, for example by Ctrl-C: a call without a caller must not run in another thread's commit.
                 self._withdraw(job)
             self._stop_leading()
         if job.error is not None:
@@ -116,7 +118,7 @@ class SqliteEngine:
 
     @contextmanager
     def _leadership(self) -> Iterator[None]:
-        """The writing connection for this thread alone; whoever queues meanwhile is woken at the end."""
+        """Hold the writing connection for this thread; a thread that queued in the block is woken at its end."""
         self._refuse_if_inside()
         try:
             self._leading.acquire()
@@ -125,10 +127,10 @@ class SqliteEngine:
             self._stop_leading()
 
     def _refuse_if_inside(self) -> None:
-        """Refuse a call that a signal handler or a finalizer makes while this thread is in another one.
+        """Refuse a call from a signal handler or finalizer while this thread is inside another call.
 
-        Going on, it would end the other's transaction, or wait for a turn that only the other can be given. That it leads
-        is no proof: whoever was interrupted twice may still have the lock, and comes again.
+        It would end the other call's transaction, or wait for a lock that the other call holds. Owning the lock does not
+        prove that: a thread that was interrupted twice may still own it when it makes its next call.
         """
         if not (threading.get_ident() in self._inside or self._leading._is_owned()):  # type: ignore[attr-defined]
             return
@@ -140,21 +142,21 @@ class SqliteEngine:
             raise Unavailable(_INSIDE)
 
     def _withdraw(self, job: _WaitingJob) -> None:
-        """Take a job out of the queue, unless a leader has it already."""
+        """Remove a job from the queue, unless a leader has already taken it."""
         try:
             self._waiting.remove(job)
         except ValueError:
             return
 
     def _stop_leading(self) -> None:
-        """Answer everybody led for and let the next one lead; nothing, if this thread does not lead.
+        """Settle the jobs of this leader and wake the next one; do nothing if this thread does not lead.
 
-        A leader may be interrupted on any line, here too. Whatever was not done is done when it comes here again.
+        A leader may be interrupted on any line, including these. The next call of this method finishes the rest.
         """
         if self._leading._is_owned():  # type: ignore[attr-defined]
             while self._led:
                 job = self._led[-1]
-                if not self._ran:  # interrupted: what it did for the others is anybody's guess
+                if not self._ran:  # interrupted: the jobs may or may not have been committed
                     job.fail(OutcomeUnknown())
                 job.settled = True
                 job.wake()
@@ -166,8 +168,8 @@ class SqliteEngine:
     def _lead(self) -> None:
         led = self._led
         while self._waiting and len(led) < MAX_GROUP:
-            # Never in neither of the two, so that an interruption between the lines loses nobody; and taken out by
-            # name, because whoever is interrupted meanwhile takes itself out.
+            # A job is always in at least one of the two lists, so an interruption between the lines cannot lose it. It is
+            # removed by value, not by position, because an interrupted thread withdraws its own job.
             try:
                 job = self._waiting[0]
             except IndexError:
@@ -183,24 +185,24 @@ class SqliteEngine:
         self._ran = True
 
     def _wake_next(self) -> None:
-        """Whoever queued while the leader was busy could not lead; now it can."""
+        """Wake the first thread that queued while the leader was busy, so that it can lead."""
         if self._waiting:
             try:
                 self._waiting[0].wake()
             except IndexError:
-                return  # it has just been taken
+                return  # another leader has just taken the job
 
 
 _HOLDING = {id(method.__code__) for method in (SqliteEngine._settle, SqliteEngine.exclusive, SqliteEngine.close)}
-"""The code that waits for the writing connection or has it; by identity, because a code object is slow to hash."""
+"""Code objects that wait for or hold the writing connection, by identity, because code objects are slow to hash."""
 _INSIDE = (
-    "this thread is in the middle of a write: a signal handler or callback cannot use the same handle; "
-    "nothing was changed by it"
+    "this thread is already inside a write: a signal handler or callback cannot use the same handle; "
+    "the refused call changed nothing"
 )
 
 
-class _WaitingJob(Job):
-    """A job whose thread sleeps on ``signal`` until it is settled or may lead."""
+class _WaitingJob(WriteJob):
+    """A job whose thread sleeps on ``signal`` until the job is settled or the thread may lead."""
 
     __slots__ = ("settled", "signal", "thread")
 
@@ -215,4 +217,4 @@ class _WaitingJob(Job):
         try:
             self.signal.release()
         except RuntimeError:
-            return  # it was awake already
+            return  # the thread was already awake

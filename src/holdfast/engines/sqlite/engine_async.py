@@ -1,13 +1,13 @@
-"""SQLite for asyncio.
+"""Asynchronous SQLite engine.
 
-A store call runs as a whole, with all its statements, in one place, and everything that asked in the same turn of the loop
-shares one commit. Where that place is depends on the disk. While the calls hardly wait for it, they run right in the event
-loop: handing a call to a thread and back costs more time than a quick disk needs to flush, and more of the interpreter lock. As
-soon as calls do wait, they go to threads, one that writes and a few that read, and the loop stays free. What is measured is
-waiting, not work: decoding a long history takes the interpreter lock wherever it runs.
+A store call runs with all its statements in one place, and all writes submitted in the same iteration of the event loop share
+one commit. The place depends on the disk. While calls hardly wait for the disk, they run in the event loop itself: a thread
+switch takes longer than a fast disk needs to flush, and holds the GIL for longer. As soon as calls wait, they run in threads,
+one for writes and a few for reads, and the loop stays free. Only waiting is measured, not work: decoding a long history holds
+the GIL in any thread.
 
-A call that is marked as ``Heavy`` always goes to a thread. So does a read whose statements turn out to take long: it is
-interrupted and starts again in a thread. A read whose caller was cancelled is interrupted, or never starts.
+A ``HeavyCall`` always runs in a thread. A read whose statements take too long in the event loop is interrupted and restarted
+in a thread. A read whose caller was cancelled is interrupted, or never starts.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ from ...errors import Closed
 from ...sync_runner import step
 from .. import fork_safety
 from ..dialect import Dialect
+from ..heavy_calls import HeavyCall
 from ..loop_affinity import refuse_other_loop
-from ..offload import Heavy
 from ..protocol import Call, Group, Row
-from .disk_latency import BUSY_WAIT_S, Pace
+from .disk_latency import BUSY_WAIT_S, DiskLatency
 from .errors import Interrupted
 from .file import SqliteConnection, SqliteFile
-from .wal import Checkpoints
-from .writer import MAX_GROUP, Job, Writer
+from .wal import WalCheckpointer
+from .writer import MAX_GROUP, WriteJob, Writer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 READERS = 4
-"""Threads that read, each with a connection of its own."""
+"""Reading threads, each with its own connection."""
 INLINE_WAIT_EACH_S = 0.000025
-"""A shared commit may wait this much longer for each call that shares it; a thread would cost each as much."""
+"""Additional wait that a shared commit may take for each of its calls; a thread would cost each call as much."""
 
 INLINE_READ_S = 0.02
-"""Seconds after which a read in the event loop is interrupted and starts again in a thread."""
+"""Seconds after which a read in the event loop is interrupted and restarted in a thread."""
 INLINE_BYTES = 2 * 1024 * 1024
-"""Bytes of texts up to which what a read has found is decoded in the event loop."""
-WEIGHED_S = 0.001
-"""Seconds after which it is looked how many bytes a read has found: so many are not found in less."""
+"""Bytes of result rows up to which a read is decoded in the event loop."""
+WEIGH_AFTER_S = 0.001
+"""Seconds after which the size of a read's result is checked; a faster read cannot have exceeded ``INLINE_BYTES``."""
 INTERRUPT_STEPS = 5_000
-"""Instructions of SQLite's virtual machine, well under a millisecond, between two looks at whether to interrupt a read."""
+"""Instructions of SQLite's virtual machine between two checks for interruption, well under a millisecond."""
 INLINE_INTERRUPT_STEPS = 100
-"""The same for a read in the event loop. One instruction may read a whole content of 16 MiB, so few of them are run at a time."""
+"""The same for a read in the event loop. Fewer, because a single instruction may read a content of 16 MiB."""
 
-TURNS_MORE = 3
-"""Turns of the loop that are waited for those who shared the last commit. They come back over a few of them, since some have a
-connection to answer first; without them, one commit of all is followed by one of a single call. Who was alone never waits."""
+MAX_EXTRA_TURNS = 3
+"""Loop iterations for which a leader waits for the callers of the last commit. These return over several iterations, because
+some first answer a connection; without the wait, a commit for a single call would follow each shared one. After a commit for
+one call the leader does not wait."""
 
 
 class AsyncSqliteEngine:
-    """An asynchronous engine for one event loop."""
+    """Asynchronous engine for one event loop."""
 
     dialect = Dialect.SQLITE
     distributed: bool | None = False
@@ -70,10 +71,10 @@ class AsyncSqliteEngine:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._closed = True
-        self._opening = asyncio.Lock()  # held by whoever opens or closes
+        self._opening = asyncio.Lock()  # held while the engine is opened or closed
 
     async def open(self) -> bool:
-        """Open the file and start the writing thread; ``False`` if that was done already."""
+        """Open the file and start the writing thread. Return ``False`` if the engine was already open."""
         async with self._opening:
             if self._closed:
                 await self._start()
@@ -83,33 +84,35 @@ class AsyncSqliteEngine:
     async def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = await self._connect()
-        # All of it anew each time: what is left of an earlier opening must not be taken for threads that run.
+        # All state is reset here, so that leftovers of an earlier opening are not mistaken for running threads.
         self._turn: list[_FutureJob] = []
         self._came_last = 0
-        self._writes: SimpleQueue[_FutureJob | _Order] = SimpleQueue()
+        self._writes: SimpleQueue[_FutureJob | _Command] = SimpleQueue()
         self._reads: SimpleQueue[_FutureJob | None] = SimpleQueue()
         self._readers: list[threading.Thread] = []
-        self._read_pace, self._write_pace = Pace(), Pace()
-        self._connected = threading.Lock()  # held by whoever uses the writing connection
-        self._writer = Writer(self._connection, self._committed, self._file.place)
+        self._read_pace, self._write_pace = DiskLatency(), DiskLatency()
+        self._connected = threading.Lock()  # held while the writing connection is in use
+        self._writer = Writer(self._connection, self._committed, self._file.location)
         self._reader: SqliteConnection | None = None
-        self._checkpoints = Checkpoints(self._file, self._connection)
+        self._checkpointer = WalCheckpointer(self._file, self._connection)
         self._write_thread = _start(self._write_loop, "holdfast-writer")
         self._closed = False
-        fork_safety.opened(self)
+        fork_safety.register(self)
 
     async def _connect(self) -> SqliteConnection:
         connecting = self._loop.run_in_executor(None, self._file.connect)
         try:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            connecting.add_done_callback(self._let_go)  # the thread goes on, and nobody takes what it opens
+            connecting.add_done_callback(
+                self._discard_connection
+            )  # the thread continues and still opens the connection
             raise
 
-    def _let_go(self, connecting: asyncio.Future[SqliteConnection]) -> None:
+    def _discard_connection(self, connecting: asyncio.Future[SqliteConnection]) -> None:
         if not connecting.cancelled() and connecting.exception() is None:
             connecting.result().raw.close()
-        self._file.let_go()
+        self._file.release_claim()
 
     async def read(self, call: Call[T]) -> T:
         if self._closed:
@@ -118,11 +121,11 @@ class AsyncSqliteEngine:
         if self._file.in_memory:
             with self._connected:
                 return step(call(self._connection))
-        if self._read_pace.quick() and type(call) is not Heavy:
+        if self._read_pace.quick() and type(call) is not HeavyCall:
             try:
                 return self._read_inline(call)
             except Interrupted:
-                pass  # it takes long, so it continues where it stalls nothing
+                pass  # the read takes long: restart it in a thread
         if len(self._readers) < READERS and self._reads.qsize() >= len(self._readers):
             self._readers.append(_start(self._read_loop, "holdfast-reader"))
         job = _FutureJob(call)
@@ -138,21 +141,21 @@ class AsyncSqliteEngine:
         return self._submit(None, group, item)
 
     async def exclusive(self, call: Call[T]) -> T:
-        """Run a call on the writing connection with nobody else, outside any transaction; for migrations."""
+        """Run a call exclusively on the writing connection, outside any transaction. Used by migrations."""
         return await asyncio.to_thread(self._run_exclusively, call)
 
     async def close(self) -> None:
-        """Finish what was accepted, then close every connection. Closing twice is fine."""
+        """Finish accepted calls, then close every connection. Closing again has no effect."""
         async with self._opening:
             if self._closed:
                 return
             self._closed = True
             self._flush_turn()
-            self._writes.put(_Order.STOP)
+            self._writes.put(_Command.STOP)
             for _ in self._readers:
                 self._reads.put(None)
             await asyncio.to_thread(self._join)
-            fork_safety.closed(self)
+            fork_safety.unregister(self)
 
     def _join(self) -> None:
         for thread in (self._write_thread, *self._readers):
@@ -160,15 +163,15 @@ class AsyncSqliteEngine:
         if self._reader is not None:
             self._reader.raw.close()
         if not self._connected.acquire(blocking=False):
-            # A migration whose caller was cancelled goes on in its thread. Otherwise nothing is interrupted: it would keep the
-            # log from being moved into the file by the last one who closes it.
+            # A migration whose caller was cancelled is still running in its thread. In all other cases nothing is interrupted,
+            # because that would prevent the WAL checkpoint of the last connection to close.
             self._connection.raw.interrupt()
             self._connected.acquire()
         try:
             self._connection.raw.close()
         finally:
             self._connected.release()
-        self._file.let_go()
+        self._file.release_claim()
 
     def _run_exclusively(self, call: Call[T]) -> T:
         with self._connected:
@@ -182,7 +185,7 @@ class AsyncSqliteEngine:
         now_s = monotonic_s()
         self._inline_until_s = now_s + INLINE_READ_S
         try:
-            return step(call(_Inline(self._reader, now_s + WEIGHED_S)))
+            return step(call(_InlineConnection(self._reader, now_s + WEIGH_AFTER_S)))
         finally:
             self._read_pace.observe(watch.waited_s())
 
@@ -194,7 +197,7 @@ class AsyncSqliteEngine:
             raise Closed
         refuse_other_loop(self._loop)
         job = _FutureJob(call, group, item)
-        is_heavy = type(call) is Heavy or getattr(item, "is_heavy", False)
+        is_heavy = type(call) is HeavyCall or getattr(item, "is_heavy", False)
         if is_heavy or not (self._write_pace.quick() or self._file.in_memory):
             future = job.expected(self._loop)
             self._writes.put(job)
@@ -205,16 +208,19 @@ class AsyncSqliteEngine:
         return await self._lead(job)
 
     async def _lead(self, job: _FutureJob) -> Any:
-        """Whoever is first in a turn of the loop lets the others ask, and commits for all of them. Being called back for that,
-        and then once more with the answer, would take a lone writer as long as its statements."""
+        """Wait for the other writes of this loop iteration, then commit for all of them.
+
+        The first caller of an iteration leads. A callback for the commit and another for the result would cost a single
+        writer as much as its statements.
+        """
         try:
             await _next_turn()
-            for _ in range(TURNS_MORE):
+            for _ in range(MAX_EXTRA_TURNS):
                 if len(self._turn) >= self._came_last:
                     break
                 await _next_turn()
         except BaseException:
-            # Cancelled: what was asked for is done all the same, as it is for everybody who no longer waits.
+            # Cancelled: the submitted writes are still executed, as for every other cancelled caller.
             self._loop.call_soon(self._flush_turn)
             raise
         self._flush_turn()
@@ -225,18 +231,18 @@ class AsyncSqliteEngine:
         return job.result
 
     def _flush_turn(self) -> None:
-        """Commit what was asked for in this turn of the loop; if the writing thread is busy, leave it to that."""
+        """Commit the writes of this loop iteration; if the writing thread is busy, hand them to it."""
         jobs, self._turn = self._turn, []
         self._came_last = len(jobs)
         if jobs and self._connected.acquire(blocking=False):
             try:
-                done = self._run(jobs, patient=False)
+                settled = self._run(jobs, patient=False)
             finally:
                 self._connected.release()
-            if done:
+            if settled:
                 _resolve(jobs)
-                if self._checkpoints.due():
-                    self._writes.put(_Order.CHECKPOINT)
+                if self._checkpointer.due():
+                    self._writes.put(_Command.CHECKPOINT)
                 return
             self._write_pace.observe(BUSY_WAIT_S)
         for job in jobs:
@@ -244,12 +250,11 @@ class AsyncSqliteEngine:
 
     def _run(self, jobs: Sequence[_FutureJob], *, patient: bool) -> bool:
         try:
-            done = self._writer.run(jobs, patient=patient)
-        except Exception as error:  # a defect of ours must not leave callers waiting for ever
+            return self._writer.run(jobs, patient=patient)
+        except Exception as error:  # a bug in Holdfast must not leave callers waiting forever
             for job in jobs:
                 job.fail(error)
             return True
-        return done
 
     def _committed(self, waited_s: float, calls: int) -> None:
         self._write_pace.observe(waited_s - INLINE_WAIT_EACH_S * calls)
@@ -259,15 +264,15 @@ class AsyncSqliteEngine:
         while going:
             waiting = [self._writes.get()]
             waiting += [self._writes.get() for _ in range(min(self._writes.qsize(), MAX_GROUP - 1))]
-            going = _Order.STOP not in waiting
+            going = _Command.STOP not in waiting
             jobs = [job for job in waiting if isinstance(job, _FutureJob)]
             if jobs:
                 with self._connected:
                     self._run(jobs, patient=True)
                 self._answer(jobs)
-            if self._checkpoints.due() or _Order.CHECKPOINT in waiting:
+            if self._checkpointer.due() or _Command.CHECKPOINT in waiting:
                 with self._connected:
-                    self._checkpoints.run()
+                    self._checkpointer.run()
 
     def _read_loop(self) -> None:
         connection: SqliteConnection | None = None
@@ -290,11 +295,11 @@ class AsyncSqliteEngine:
         try:
             self._loop.call_soon_threadsafe(_resolve, jobs)
         except RuntimeError:
-            return  # the loop is gone, and with it everybody who could hear the answer
+            return  # the loop is closed, and no caller can receive the result
 
 
-class _Inline:
-    """The reading connection, in an event loop: a read that finds too much to be decoded there is interrupted."""
+class _InlineConnection:
+    """The reading connection in the event loop; interrupts a read whose result is too large to decode there."""
 
     __slots__ = ("_connection", "_weighed_s")
     dialect, distributed = Dialect.SQLITE, False
@@ -305,7 +310,7 @@ class _Inline:
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         rows = self._connection.execute(sql, args)
         if rows and monotonic_s() > self._weighed_s and _weight(rows) > INLINE_BYTES:
-            raise Interrupted("what was found is decoded in a thread")
+            raise Interrupted("the result is too large to decode in the event loop")
         return rows
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -319,39 +324,39 @@ def _weight(rows: Sequence[Row]) -> int:
     return sum([len(value) for row in rows for value in row if isinstance(value, (str, bytes))])
 
 
-class _Order(Enum):
-    """What the writing thread is told besides calls."""
+class _Command(Enum):
+    """A command for the writing thread, which it receives in the same queue as jobs."""
 
     CHECKPOINT = auto()
     STOP = auto()
 
 
-class _FutureJob(Job):
-    """A job answered in the event loop: through a future, unless whoever asked did it."""
+class _FutureJob(WriteJob):
+    """A job settled in the event loop; through a future, unless its own caller leads and reads the result directly."""
 
     __slots__ = ("future", "settled")
 
     def __init__(self, call: Call[Any] | None, group: Group[Any, Any] | None = None, item: Any = None) -> None:
-        # What ``Job`` does, without a call more: one is made for every write.
+        # Repeats ``WriteJob.__init__`` to save a call: a job is created for every write.
         self.call, self.group, self.item = call, group, item
         self.result = self.error = None
         self.future: asyncio.Future[Any] | None = None
         self.settled = False
 
     def expected(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-        """What the answer will be; asked for before anybody can have settled the job."""
+        """Create the future for the result; must be called before the job can be settled."""
         self.future = loop.create_future()
         return self.future
 
     def abandoned(self) -> bool:
-        """Whether the caller was cancelled and no longer waits for an answer."""
+        """Return whether the caller was cancelled and no longer waits for the result."""
         return self.future is not None and self.future.cancelled()
 
     def settle(self) -> None:
-        """Hand over the result or the error, if somebody still waits for it."""
+        """Set the result or the error of the future, if a caller still waits for it."""
         self.settled, future = True, self.future
         if future is None or future.done():
-            return  # who asked looks by itself, or was cancelled
+            return  # the caller leads and reads the result itself, or was cancelled
         if self.error is not None:
             future.set_exception(self.error)
         else:
@@ -360,7 +365,7 @@ class _FutureJob(Job):
 
 @types.coroutine
 def _next_turn() -> Generator[None, None, None]:
-    """Let everybody else go on once; what ``asyncio.sleep(0)`` does, without a call more."""
+    """Yield to the event loop once, like ``asyncio.sleep(0)`` but with one call less."""
     yield
 
 

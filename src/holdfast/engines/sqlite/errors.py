@@ -1,4 +1,4 @@
-"""SQLite's result codes as our errors. One table for apsw, sqlite3 and aiosqlite: they all report the same codes."""
+"""Map SQLite's result codes to our errors. apsw, sqlite3 and aiosqlite report the same codes and share one table."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class DiskFailed(Unavailable):
 
 
 class Busy(Unavailable):
-    """Another process was writing for longer than we wait; nothing was changed, and a retry is safe."""
+    """Another process held the write lock for too long; nothing was changed, and a retry is safe."""
 
 
 class Interrupted(Unavailable):
-    """The statement was interrupted because its result is no longer wanted, or because it takes long; nothing was changed."""
+    """The statement was interrupted because its caller was cancelled or because it took too long; nothing was changed."""
 
 
 class OldSnapshot(Unavailable):
-    """Your transaction read before somebody else wrote, so it cannot write: roll it back and begin again (BEGIN IMMEDIATE)."""
+    """Another process wrote after your transaction's first read, so it cannot write: roll back and retry with BEGIN IMMEDIATE."""
 
 
 def translate(code: int, message: str) -> HoldfastError:
-    """The error for an extended result code and SQLite's own words."""
+    """Return the error for an extended result code and SQLite's message."""
     exact: dict[int, type[HoldfastError]] = {
         _BUSY_SNAPSHOT: OldSnapshot,
         _CONSTRAINT_PRIMARYKEY: AlreadyExists,
@@ -72,10 +72,10 @@ def translate(code: int, message: str) -> HoldfastError:
         _TOOBIG: InvalidInput,
     }
     if "no such table" in message or "no such column" in message:
-        return SchemaMismatch(f"{message}: this database has no Holdfast schema, or another release's")
+        return SchemaMismatch(f"{message}: this database has no Holdfast schema, or that of another release")
     if "no such module: fts5" in message:
         return InvalidInput(
             "this SQLite was built without FTS5, so it cannot search: use sqlite='apsw', or another build"
         )
     kind = exact.get(code) or primary.get(code & 0xFF) or HoldfastError
-    return kind(f"{(kind.__doc__ or '').splitlines()[0]} (SQLite says: {message})")
+    return kind(f"{(kind.__doc__ or '').splitlines()[0]} (SQLite reported: {message})")

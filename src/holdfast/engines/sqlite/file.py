@@ -1,4 +1,4 @@
-"""Opening a SQLite file: WAL, full durability, strict about what it is."""
+"""Open a SQLite file, in WAL mode and with full durability by default."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from ...drivers.apsw import ApswConnection
 from ...errors import InvalidInput, Unavailable
 from ..protocol import Connection, Row
 from .errors import Busy, translate
-from .file_location import Place
-from .libraries import Claim
+from .file_location import FileLocation
+from .library_claims import Claim
 
 Durability = Literal["full", "normal"]
 
 BUSY_TIMEOUT_MS = 30_000
-"""How long a writer waits for another process that is writing."""
+"""Time that a writer waits for the write lock of another process."""
 READER_CACHE_KIB, WRITER_CACHE_KIB = 65_536, 1_536
-"""Page cache of a connection; it grows only as pages are used. What is read is read again; what is written is rather not, and
-would stay in the memory of a process that only writes."""
+"""Page cache of a connection; it grows only as pages are used. Pages that were read are often read again; pages that were
+written rarely are, and would only stay in the memory of a process that only writes."""
 SPILL_PAGES = 4_000
-"""Changed pages that a transaction may hold, however small the cache; more go into the write-ahead log before it is committed,
-and are written twice. Afterwards the cache is as small as before. (SQLite up to 3.40 takes a multiple of 256 for no limit.)"""
+"""Dirty pages that a transaction may hold, whatever the cache size. Further pages go into the write-ahead log before the commit
+and are written twice. Afterwards the cache shrinks again. (SQLite up to 3.40 treats a multiple of 256 as no limit.)"""
 CHECKPOINT_PAGES = 1_000
-"""Pages in the write-ahead log after which they are moved into the file."""
+"""Pages in the write-ahead log after which a WAL checkpoint moves them into the file."""
 STATEMENTS = 512
-"""Statements a connection keeps prepared; apsw keeps no more. It keeps those that were run last, however often: between two
-of the same kind so many may be run before it must be prepared anew, which takes longer than running it."""
+"""Prepared statements cached by a connection, which is apsw's maximum. The cache is LRU: a statement must be prepared again
+after this many others, which takes longer than running it."""
 
 
 class SqliteConnection(Connection, Protocol):
-    """A connection of the engine's own, through either library."""
+    """A connection owned by the engine, through either library."""
 
     @property
     def raw(self) -> Any:
-        """The library's connection: it has ``in_transaction``, ``set_busy_timeout`` and ``close``."""
+        """The library's connection, which has ``in_transaction``, ``set_busy_timeout`` and ``close``."""
 
     def execute(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """``fetch``, for callers that are not coroutines."""
+        """Run ``fetch`` for callers that are not coroutines."""
 
 
 class SqliteFile:
-    """Where a database is and how it is opened. ``:memory:`` lives in one connection only."""
+    """Path and options of a database file. ``:memory:`` exists in one connection only."""
 
     def __init__(
         self,
@@ -58,40 +58,40 @@ class SqliteFile:
         library: Library = "apsw",
     ) -> None:
         if durability not in ("full", "normal"):
-            raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+            raise InvalidInput(f"durability must be 'full' or 'normal', not {durability!r}", field="durability")
         if library not in get_args(Library):
-            raise InvalidInput(f"sqlite is 'apsw' or 'stdlib', not {library!r}")
+            raise InvalidInput(f"sqlite must be 'apsw' or 'stdlib', not {library!r}", field="sqlite")
         self.path, self.durability, self.read_only, self.vfs = path, durability, read_only, vfs
         self.library: Library = library
         self.in_memory = path == ":memory:"
-        self.place: Place | None = None
-        """Where the file is that the writing connection has open, if it can be looked at."""
+        self.location: FileLocation | None = None
+        """Location of the file that the writing connection has open, if it can be checked."""
         self._claim: Claim | None = None
 
     def connect(self, *, reader: bool = False) -> SqliteConnection:
-        """A new connection. Readers cannot write, whatever they are asked to run.
+        """Open a new connection. A reading connection refuses every write.
 
         Raises:
             InvalidInput: this process has the file open through the other library.
-            Unavailable: it cannot be opened, or, for a reader, is not there any more.
+            Unavailable: the file cannot be opened or, for a reader, no longer exists.
         """
-        if reader and self.place is not None:
-            self.place.look()  # what is opened by its path now must be what was opened before
-        # Before it is opened: opening and closing it would be enough to take the other library's locks away.
+        if reader and self.location is not None:
+            self.location.verify()  # the path must still name the file that the writer has open
+        # Checked before opening: opening and closing the file would already release the other library's locks.
         Claim([self.path], self.library)
-        connection = self._open_or_say_why(reader=reader)
+        connection = self._open_with_reason(reader=reader)
         try:
             self._prepare(connection, reader=reader)
         except BaseException:
-            # Left to the garbage collector, it would be closed at some later time, and move the log into the file then.
+            # Otherwise the garbage collector would close it at some later time, with a WAL checkpoint.
             _close_quietly(connection)
             raise
         if not (reader or self.in_memory or self.read_only or self.vfs):
-            self.place = Place(self.path)
+            self.location = FileLocation(self.path)
         return connection
 
-    def let_go(self) -> None:
-        """Say that every connection is closed, and that the other library may have the file."""
+    def release_claim(self) -> None:
+        """Release the claim after every connection was closed, so that the other library may open the file."""
         if self._claim is not None:
             self._claim.release()
             self._claim = None
@@ -100,7 +100,7 @@ class SqliteFile:
         self._claim = self._claim or Claim([self.path], self.library)
         connection.raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA foreign_keys = ON")
-        # A file somebody else made could name functions in its schema; ours never does.
+        # The schema of a file from another source could call functions; ours never does.
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB if reader else WRITER_CACHE_KIB}")
         if not self.read_only:
@@ -111,7 +111,8 @@ class SqliteFile:
         if reader:
             connection.execute("PRAGMA query_only = ON")
 
-    def _open_or_say_why(self, *, reader: bool) -> SqliteConnection:
+    def _open_with_reason(self, *, reader: bool) -> SqliteConnection:
+        """Open the file; if its folder is missing, the error names the folder."""
         try:
             return self._open(reader=reader)
         except Unavailable as error:
@@ -130,7 +131,7 @@ class SqliteFile:
         if create and not self.read_only:
             mode |= apsw.SQLITE_OPEN_CREATE
         if reader:
-            # Whoever reads has the connection to itself, and SQLite would take and release its lock for every value of every row.
+            # A reader is used by one thread at a time; otherwise SQLite would lock a mutex for every value of every row.
             mode |= apsw.SQLITE_OPEN_NOMUTEX
         return ApswConnection(_open(path, mode, self.vfs))
 
@@ -139,18 +140,18 @@ def _close_quietly(connection: SqliteConnection) -> None:
     try:
         connection.raw.close()
     except Exception:
-        return  # what it failed with before is what matters
+        return  # the caller raises the earlier error
 
 
 def _switch_to_wal(connection: SqliteConnection) -> None:
-    """Others may be opening the same new file, and for this one statement SQLite does not wait by itself."""
-    until = monotonic_s() + BUSY_TIMEOUT_MS / 1000
+    """Switch to WAL mode. Other processes may be opening the same new file, and SQLite's busy timeout does not apply here."""
+    deadline_s = monotonic_s() + BUSY_TIMEOUT_MS / 1000
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except Busy:
-            if monotonic_s() > until:
+            if monotonic_s() > deadline_s:
                 raise
             pause(0.002)
 
@@ -158,7 +159,7 @@ def _switch_to_wal(connection: SqliteConnection) -> None:
 def _open(path: str, mode: int, vfs: str | None) -> apsw.Connection:
     try:
         raw = apsw.Connection(path, flags=mode, vfs=vfs, statementcachesize=STATEMENTS)
-        # Otherwise every query with a range is planned anew for its arguments, which takes longer than running it.
+        # Otherwise SQLite plans every range query again for its arguments, which takes longer than running it.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return raw
     except apsw.Error as error:

@@ -1,8 +1,8 @@
-"""Whether a SQLite file and its write-ahead log are still where they were opened.
+"""Check that a SQLite file and its write-ahead log still exist at their paths.
 
-A file that is deleted or replaced goes on working for the process that has it open, and everything written to it is lost when
-the process ends. SQLite does not report that, so the path is compared with what was opened: before commits, and whenever
-somebody asks whether the database is ready. The log counts as well: what was committed last is nowhere else.
+A deleted or replaced file keeps working for the process that has it open, and everything written to it is lost when the
+process ends. SQLite does not report that, so the identity of the file at the path is compared with that of the opened file:
+before commits and in readiness checks. The log is checked too, because the latest commits are stored only there.
 """
 
 from __future__ import annotations
@@ -12,57 +12,58 @@ import os
 from ...clock import monotonic_s
 from ...errors import Unavailable
 
-LOOK_EVERY_S = 0.02
-"""How long a look is trusted by ``look_if_due``. Looking takes a few microseconds, which many small commits would feel."""
+MIN_VERIFY_INTERVAL_S = 0.02
+"""Time for which ``verify_if_due`` trusts the last check. A check takes microseconds, which would slow many small commits."""
 
 
-class Place:
-    """The files of a database as they were when this was made.
+class FileLocation:
+    """The identities of a database file and its log, as they were when this object was created.
 
     Raises:
-        Unavailable: there is no file.
+        Unavailable: the file does not exist.
     """
 
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)  # the working directory may change later
-        self._log = f"{os.path.realpath(path)}-wal"  # SQLite follows links, and puts the log beside the file itself
+        self._log = f"{os.path.realpath(path)}-wal"  # SQLite follows links and creates the log next to the real file
         self._file = self._identity(self._path)
         self._log_file = self._identity(self._log, may_be_missing=True)
-        self._looked_s = monotonic_s()
+        self._verified_s = monotonic_s()
 
-    def look_if_due(self) -> None:
-        """``look``, unless that was done a moment ago."""
+    def verify_if_due(self) -> None:
+        """Run ``verify``, unless the last check was less than ``MIN_VERIFY_INTERVAL_S`` ago."""
         now = monotonic_s()
-        if now - self._looked_s >= LOOK_EVERY_S:
-            self.look()
-            self._looked_s = now
+        if now - self._verified_s >= MIN_VERIFY_INTERVAL_S:
+            self.verify()
+            self._verified_s = now
 
-    def look(self) -> None:
-        """Compare what is there with what was opened.
+    def verify(self) -> None:
+        """Check that the paths still name the files that were opened.
 
         Raises:
-            Unavailable: the file or its log is gone, or another one is in its place.
+            Unavailable: the file or its log was deleted or replaced.
         """
         if self._identity(self._path) != self._file:
             raise self._replaced(self._path)
         if self._log_file is None:
-            self._log_file = self._identity(self._log, may_be_missing=True)  # it is made by the first transaction
+            self._log_file = self._identity(self._log, may_be_missing=True)  # the first transaction creates it
         elif self._identity(self._log) != self._log_file:
             raise self._replaced(self._log)
 
     def _identity(self, path: str, *, may_be_missing: bool = False) -> tuple[int, int] | None:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             if may_be_missing:
                 return None
             raise Unavailable(
-                f"{path} is no longer there: {error.strerror}; it was moved or deleted while it was open, so nothing more "
-                "is written to the database: put it back, or start again"
+                f"{path} was moved or deleted while it was open ({error.strerror}), so nothing more is written to the "
+                "database: put the file back, or restart the process"
             ) from error
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _replaced(self, path: str) -> Unavailable:
         return Unavailable(
-            f"{path} was replaced by another file; start again to use that one. Nothing more is written to the database"
+            f"{path} was replaced by another file, so nothing more is written to the database: restart the process to use "
+            "the new file"
         )

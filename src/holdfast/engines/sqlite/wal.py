@@ -1,8 +1,8 @@
-"""Moving the write-ahead log into the database file, away from the event loop.
+"""WAL checkpoints outside the event loop.
 
-A commit only notes that it is time. The writing thread then does it between two commits: with nobody writing, all of the log
-can be moved, so that the next commit begins it again. A log that is written over is flushed in half the time of one that
-grows, which is why this is not left to a connection that works beside the writer.
+A commit only records that a WAL checkpoint is due. The writing thread runs it between two commits: while no other write is in
+progress, the whole log can be moved, so that the next commit starts the log from its beginning. Overwriting a log is flushed
+in half the time of extending it, so the checkpoint is not left to a second connection that runs beside the writer.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import apsw
 from .file import CHECKPOINT_PAGES, SqliteConnection, SqliteFile
 
 CHECKPOINT_COMMITS = 64
-"""Commits that pass at least before the log is moved: when many calls share each, they fill it quickly."""
+"""Minimum number of commits between two WAL checkpoints: commits that many calls share fill the log quickly."""
 MAX_CHECKPOINT_PAGES = 4 * CHECKPOINT_PAGES
-"""Pages after which it is moved however few the commits were."""
+"""Pages after which a WAL checkpoint runs regardless of the number of commits."""
 
 
-class Checkpoints:
-    """Watches one writing connection."""
+class WalCheckpointer:
+    """Decides when the WAL of a writing connection needs a checkpoint, and runs it."""
 
     def __init__(self, file: SqliteFile, writing: SqliteConnection) -> None:
         self._writing = writing
         self._pages = self._commits = self._asked_at = 0
-        # Python's own SQLite tells nobody about commits; its connections move the log themselves.
+        # Python's own SQLite has no commit hook; its connections run WAL checkpoints themselves.
         if file.library == "apsw" and not (file.in_memory or file.read_only):
             writing.raw.set_wal_hook(self._committed)
 
     def due(self) -> bool:
-        """Whether it is time; said once, and again only when the log has grown by as much once more."""
+        """Return whether a WAL checkpoint is due; true once, and again only after the log has grown by as much again."""
         if self._pages < self._asked_at:
-            self._asked_at = 0  # the log has begun again
+            self._asked_at = 0  # the log was restarted
         more = self._pages - self._asked_at
         if more < CHECKPOINT_PAGES or (self._commits < CHECKPOINT_COMMITS and more < MAX_CHECKPOINT_PAGES):
             return False
@@ -38,11 +38,11 @@ class Checkpoints:
         return True
 
     def run(self) -> None:
-        """Move what can be moved; the caller sees to it that nobody writes meanwhile."""
+        """Run a WAL checkpoint. The caller ensures that no write is in progress."""
         try:
             self._writing.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error:
-            return  # a busy file or a failing disk; the log keeps everything, and a later commit asks again
+            return  # the file is busy or the disk fails; the log keeps all commits, and a later commit tries again
 
     def _committed(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._pages = pages

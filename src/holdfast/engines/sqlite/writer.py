@@ -1,8 +1,8 @@
-"""Group commit: every call that waits for the writer shares the next commit, and so the next flush of the disk.
+"""Group commit: all calls that wait for the writer share the next commit, and with it one flush of the disk.
 
-Each call runs in a savepoint of its own, so one that fails takes nobody with it, and is acknowledged only after the
-shared commit. If the commit itself fails, the calls are run again one by one, so that only the guilty one fails; after a
-failed flush nothing is run again at all, because nobody can know what is on the disk.
+Each call runs in its own savepoint, so a failed call does not affect the others, and is acknowledged only after the shared
+commit. If the commit itself fails, the calls are retried one by one, so that only the call that caused it fails. After a
+failed flush nothing is retried, because the state of the disk is unknown.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ...sync_runner import step
 from ..protocol import Call, Group, run_one
 from .errors import Busy, DiskFailed
 from .file import BUSY_TIMEOUT_MS, SqliteConnection
-from .file_location import Place
+from .file_location import FileLocation
 
 MAX_GROUP = 512
-"""Calls that share one commit at most; more wait for the next."""
+"""Calls that share one commit; further calls wait for the next one."""
 
 
-class Job:
-    """One call waiting for the writer, and its result or error once it is settled."""
+class WriteJob:
+    """A call that waits for the writer, with its result or error once it is settled."""
 
     __slots__ = ("call", "error", "group", "item", "result")
 
@@ -33,16 +33,16 @@ class Job:
         self.error: BaseException | None = None
 
     def start(self, connection: SqliteConnection) -> Coroutine[Any, Any, Any]:
-        """The job by itself, on a connection."""
+        """Return the coroutine that runs this job alone on a connection."""
         if self.call is not None:
             return self.call(connection)
         assert self.group is not None
         return run_one(self.group, connection, self.item)
 
     def fail(self, error: BaseException) -> None:
-        """Settle it with an error, unless it has met one itself: then it knows best what it was.
+        """Settle the job with an error, unless it already has a more specific error of its own.
 
-        Each is told the id of its own with which it can ask again, if nobody knows what became of it.
+        If the outcome is unknown, the error contains the id with which this job's caller can retry.
         """
         if self.error is not None:
             return
@@ -55,33 +55,33 @@ class Job:
 
 
 class Writer:
-    """The one connection that writes. Not for several threads at once: its owner sees to that.
+    """Runs jobs on the only writing connection. Not thread-safe: the owner ensures that one thread at a time uses it.
 
-    ``committed`` is told after each commit how long it waited for the disk, and for how many calls. ``place`` is looked at
-    before commits: what is committed to a file that was removed is lost.
+    ``committed`` is called after each commit with the time it waited for the disk and the number of calls. ``location`` is
+    verified before commits, because commits to a deleted file are lost.
     """
 
     def __init__(
         self,
         connection: SqliteConnection,
         committed: Callable[[float, int], None] | None = None,
-        place: Place | None = None,
+        location: FileLocation | None = None,
     ) -> None:
         self._connection = connection
         self._committed = committed
-        self._place = place
-        self._poison: str | None = None
+        self._location = location
+        self._failure: str | None = None
         self._patient = True
 
-    def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
-        """Settle all jobs: afterwards each has its result, durably, or its error, without a trace.
+    def run(self, jobs: Sequence[WriteJob], *, patient: bool = True) -> bool:
+        """Settle all jobs: afterwards each has a durable result, or an error and no effect.
 
-        While another process is writing, this waits for it; or, if not ``patient``, returns ``False`` with nothing done. So it
-        does if a shared commit failed: to run the calls one by one may mean to wait.
+        Wait while another process is writing or, if not ``patient``, return ``False`` without executing anything. Without
+        ``patient``, also return ``False`` after a failed shared commit, because retrying the calls one by one may block.
         """
-        if self._poison is not None:
+        if self._failure is not None:
             for job in jobs:
-                job.fail(Unavailable(self._poison))
+                job.fail(Unavailable(self._failure))
             return True
         self._patient = patient
         try:
@@ -100,7 +100,7 @@ class Writer:
                 self.run([job])
         return True
 
-    def _commit(self, jobs: Sequence[Job]) -> None:
+    def _commit(self, jobs: Sequence[WriteJob]) -> None:
         try:
             self._begin()
             if len(jobs) == 1:
@@ -108,9 +108,9 @@ class Writer:
             else:
                 step(self._run_all(jobs))
             if not self._connection.raw.in_transaction:
-                raise _Undone  # SQLite undid everything, not only the job that failed, as it does on a full disk
-            if self._place is not None:
-                self._place.look_if_due()
+                raise _RolledBack  # SQLite rolled back the whole transaction, as it does on a full disk
+            if self._location is not None:
+                self._location.verify_if_due()
             if self._committed is None:
                 self._connection.execute("COMMIT")
             else:
@@ -118,7 +118,7 @@ class Writer:
                 self._connection.execute("COMMIT")
                 self._committed(watch.waited_s(), len(jobs))
         except DiskFailed as error:
-            self._poison = f"a flush failed, so nothing more is written through this handle; open it again ({error})"
+            self._failure = f"a flush failed, so this handle accepts no more writes: open a new one ({error})"
             self._roll_back()
             raise OutcomeUnknown(f"the disk failed while committing: {error}") from error
         except BaseException:
@@ -126,7 +126,7 @@ class Writer:
             raise
 
     def _begin(self) -> None:
-        self._roll_back()  # what was tried in vain, or what somebody left open who was interrupted right after BEGIN
+        self._roll_back()  # a failed attempt, or a transaction left open by an interruption right after BEGIN
         if self._patient:
             self._connection.execute("BEGIN IMMEDIATE")
             return
@@ -136,8 +136,8 @@ class Writer:
         finally:
             self._connection.raw.set_busy_timeout(BUSY_TIMEOUT_MS)
 
-    async def _run_only(self, job: Job) -> None:
-        """A job alone in its transaction needs no savepoint: if it fails, the transaction does."""
+    async def _run_only(self, job: WriteJob) -> None:
+        """Run the only job of a transaction. It needs no savepoint: if the job fails, the transaction is rolled back."""
         if job.group is None:
             job.result = await job.start(self._connection)
             return
@@ -150,9 +150,9 @@ class Writer:
             raise outcome
         job.result = outcome
 
-    async def _run_all(self, jobs: Sequence[Job]) -> None:
-        """Run the jobs inside the open transaction, those of one group and key together."""
-        units: dict[object, list[Job]] = {}
+    async def _run_all(self, jobs: Sequence[WriteJob]) -> None:
+        """Run the jobs in the open transaction; those of one group and key run together."""
+        units: dict[object, list[WriteJob]] = {}
         for job in jobs:
             group = job.group
             key = job if group is None else (group, None if group.mixes_keys else group.key(job.item))
@@ -166,10 +166,10 @@ class Writer:
                 for job in unit:
                     await self._run_job(job)
 
-    async def _run_group(self, jobs: Sequence[Job], *, alone: bool) -> bool:
-        """Do the items of one group with one run; ``False``, and nothing done, if that cannot be.
+    async def _run_group(self, jobs: Sequence[WriteJob], *, alone: bool) -> bool:
+        """Execute the items of one group in one run; return ``False`` without any change if that is not possible.
 
-        A group alone in its transaction needs no savepoint, for which SQLite would copy every page before it is changed.
+        A group alone in its transaction needs no savepoint, which would make SQLite copy every page before changing it.
         """
         group = jobs[0].group
         assert group is not None
@@ -191,9 +191,9 @@ class Writer:
                 job.result = outcome
         return True
 
-    async def _run_job(self, job: Job) -> None:
+    async def _run_job(self, job: WriteJob) -> None:
         if not self._connection.raw.in_transaction:
-            return  # undone from below: `_commit` will see it
+            return  # SQLite rolled the transaction back; ``_commit`` detects it
         try:
             async with self._connection.savepoint():
                 job.result = await job.start(self._connection)
@@ -205,5 +205,5 @@ class Writer:
             self._connection.execute("ROLLBACK")
 
 
-class _Undone(Unavailable):
-    """The transaction was undone as a whole; nothing was changed, and a retry is safe."""
+class _RolledBack(Unavailable):
+    """The whole transaction was rolled back; nothing was changed, and a retry is safe."""

@@ -255,7 +255,7 @@ class Branches(Blocking[AsyncBranches]):
 
 
 async def lock_head(connection: Connection, params: dict[str, Any]) -> BranchHead:
-    """Return the current branch of a live session, locked until the transaction ends; for other stores too.
+    """Return the current branch of a live session, locked until the transaction ends; also used by other stores.
 
     Raises:
         NotFound: no live session has this id.
@@ -276,7 +276,7 @@ async def rewind_to(
     after: int | None = None,
     before: int | None = None,
 ) -> tuple[int, int]:
-    """Continue a session after the message at one position, or before that at another; for other stores too.
+    """Continue a session after the message at one position, or before that at another; also used by other stores.
 
     Returns the old and the new branch; the same branch twice if no message came later, or if no position was given.
 
@@ -303,7 +303,7 @@ async def rewind_to(
 
 
 async def switch_branch(connection: Connection, branches: AsyncBranches, session_id: str, number: int) -> None:
-    """Show another branch of a session; for other stores too.
+    """Show another branch of a session; also used by other stores.
 
     Raises:
         NotFound: no live session has this id, or the session has no such branch.
@@ -313,7 +313,7 @@ async def switch_branch(connection: Connection, branches: AsyncBranches, session
 
 
 async def take_block(connection: Connection, params: dict[str, Any]) -> int:
-    """Return an unused block of the session's log; for other stores too.
+    """Return an unused block of the session's log; also used by other stores.
 
     Raises:
         LimitExceeded: the session has used all of its blocks.

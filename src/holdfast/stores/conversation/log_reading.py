@@ -18,7 +18,7 @@ from msgspec import Struct
 from ...core.queries import Queries
 from ...core.rows import mapper
 from ...engines.dialect import Dialect
-from ...engines.offload import compute
+from ...engines.heavy_calls import compute
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import NotFound, Unavailable
 from ...offload import INLINE_CHARS

@@ -22,8 +22,8 @@ from ...core.blocking import Blocking, blocking
 from ...core.checks import id_batch, list_of, whole_number
 from ...core.filters import Filter, FilterColumns, id_list
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
-from ...core.store import TenantStore, reads, writes, writes_heavily
-from ...engines.offload import compute
+from ...core.store import TenantStore, reads, writes, writes_in_thread
+from ...engines.heavy_calls import compute
 from ...engines.protocol import Connection
 from ...errors import InvalidInput
 from ...ids import Id
@@ -239,7 +239,7 @@ class AsyncMessages(TenantStore):
         """
         return await change(connection, self._scope, message_id, content, metadata, token_count, is_preserved)
 
-    @writes_heavily
+    @writes_in_thread
     async def delete(
         self, connection: Connection, session_id: Id, message_ids: Sequence[Id], *, purge: bool = False
     ) -> int:
@@ -268,7 +268,7 @@ class AsyncMessages(TenantStore):
             await remove_deleted(connection, params)
         return len(deleted | purged)
 
-    @writes_heavily
+    @writes_in_thread
     async def restore(self, connection: Connection, session_id: Id, message_ids: Sequence[Id]) -> int:
         """Restore deleted messages of a session, with their feedback, and return how many were restored. Each gets its old
         position, on every branch that showed it; a message that a compaction had removed returns to its archive.

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from ...core import scope as scopes
 from ...core import text
 from ...core.checks import whole_number
-from ...engines.offload import Progress
+from ...engines.heavy_calls import Cancellation
 from ...errors import InvalidInput
 from ...ids import parse as parse_id
 from .contents import stored_content
@@ -33,7 +33,7 @@ def new_entry(
     id: str | None,
 ) -> LogEntry:
     """Return a message as a log entry. Everything is checked before the entry is queued, so that an invalid argument does not
-    affect the other appends of a group; for other stores too.
+    affect the other appends of a group; also used by other stores.
 
     Raises:
         InvalidInput: an argument is not valid.
@@ -59,7 +59,7 @@ def new_entry(
     )
 
 
-def new_entries(scope: scopes.Scope, messages: Sequence[Sequence[Any]], progress: Progress) -> list[LogEntry]:
+def new_entries(scope: scopes.Scope, messages: Sequence[Sequence[Any]], progress: Cancellation) -> list[LogEntry]:
     """Return several messages as log entries, each given by the arguments of ``new_entry``."""
     entries = []
     for arguments in messages:

@@ -23,7 +23,7 @@ from ...core.paging import Page, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.rows import Column, mapper
-from ...core.store import TenantStore, in_steps, reads, writes, writes_heavily, writes_with_actor
+from ...core.store import TenantStore, in_steps, reads, writes, writes_in_thread, writes_with_actor
 from ...engines.protocol import Connection, Engine, Row
 from ...errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ...ids import Id
@@ -361,7 +361,7 @@ class AsyncSessions(TenantStore):
         if await queries.purge.one(connection, params) is None:
             raise missing(session_id)
 
-    _purge = writes_heavily(_purge_session)
+    _purge = writes_in_thread(_purge_session)
 
 
 class Sessions(Blocking[AsyncSessions]):
@@ -382,7 +382,7 @@ class Sessions(Blocking[AsyncSessions]):
 
 
 async def find_session(connection: Connection, scope: scopes.Scope, session_id: str) -> Session | None:
-    """Return a session by id, deleted or not; for other stores too."""
+    """Return a session by id, deleted or not; also used by other stores."""
     row = await queries.get.one(connection, scope.params(id=parse_id(session_id, "session id")))
     return None if row is None else _session(connection, row)
 

@@ -1,7 +1,7 @@
-"""Push configurations of A2A tasks: whom to notify of a task's progress, and how.
+"""Push configurations of A2A tasks: which receiver to notify of a task's progress, and how.
 
-A configuration is stored as it was given, credentials included, so whoever can read it can call its receiver. It belongs to a
-user, who is a part of its key, and is hidden, restored and purged with its task.
+A configuration is stored unchanged, credentials included, so every caller that can read it can call its receiver. It belongs to
+a user, who is part of its key, and is hidden, restored and purged with its task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...engines.protocol import Connection
 
 
 class A2APushConfig(Struct, frozen=True):
-    """Whom to notify of one task."""
+    """The push configuration of one task."""
 
     task_id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
@@ -32,7 +32,7 @@ class A2APushConfig(Struct, frozen=True):
 
 
 class NewA2APushConfig(Struct, frozen=True):
-    """A configuration to store. Without an id, it gets that of its task, which may be stored later."""
+    """A configuration to store. Its id defaults to the id of its task; the task may be stored later."""
 
     task_id: str
     config: dict[str, Any]
@@ -41,7 +41,7 @@ class NewA2APushConfig(Struct, frozen=True):
 
 
 class A2APushConfigChange(Struct, frozen=True):
-    """What to change of a configuration."""
+    """The fields of a configuration to change."""
 
     config: dict[str, Any] | UnsetType = UNSET
 
@@ -58,7 +58,7 @@ class AsyncA2APushConfigs(AsyncRecords[A2APushConfig, NewA2APushConfig, A2APushC
 
     @writes
     async def clear(self, connection: Connection, task_id: str, *, id: str | None = None, user: str = "") -> int:
-        """Delete one configuration that a user has for a task, or all of them; returns how many there were."""
+        """Delete one of a user's configurations for a task, or all of them; return how many were deleted."""
         params = self._at((task_id, task_id if id is None else id, user))
         clause = "" if id is None else "\n  AND id = :id"
         return len(await queries.clear.all(connection, params, clause))

@@ -1,12 +1,12 @@
-"""Tasks of the A2A protocol: what an agent was asked, how far it is, and what came of it.
+"""Tasks of the A2A protocol: the request to an agent, its progress and its results.
 
-An A2A server saves a task again and again while it grows: with every message of its history and every part of its artifacts, the
-whole task. Here each of those elements lies by itself and is written once; a save writes what is new or changed, and a *frame*:
-the task without them. What comes back is what was saved, as JSON has it, in the order of its keys too. The store reads
-nothing into a task: it knows its lists called ``history`` and ``artifacts``, and the lists called ``parts`` in the latter.
+An A2A server saves the whole task again and again while it grows, with every message of its history and every part of its
+artifacts. The store writes each of those elements once, as a row of its own: a save writes the new and changed elements, and a
+*frame*: the task without its elements. A read returns the task as it was saved, as JSON and with its keys in the same order.
+The store does not interpret a task: it knows only its lists ``history`` and ``artifacts``, and the list ``parts`` of an artifact.
 
-Tasks of one ``user`` are not seen by another, nor is it seen that they are there: each user has ids of their own. Deleting hides
-a task with its push configurations and frees its id; ``restore`` undoes it.
+Tasks belong to a ``user`` and are invisible to other users, and each user has a separate space of ids. Deleting hides a task with
+its push configurations and frees its id; ``restore`` undoes it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from ...ids import Id
 
 WHOLE = -1
-"""The part of an element that is the element itself."""
-Place = tuple[str, int, int]
-"""Where an element lies: in which list, at which place of it, and which part of that it is."""
+"""The part number of an element without its parts."""
+ElementKey = tuple[str, int, int]
+"""The key of an element: the list's name, the index in that list, and the part of that element."""
 
 
 class A2ATask(Struct, frozen=True):
-    """A task as it was saved last."""
+    """A task as it was last saved."""
 
     id: str
     context_id: str
@@ -53,7 +53,7 @@ class A2ATask(Struct, frozen=True):
 
 
 class TaskFrame(Struct, frozen=True):
-    """A task without its elements; where a list of them stood is how many there are."""
+    """A task without its elements; each of their lists is replaced by its length."""
 
     number: Annotated[Id, Column("id")]
     id: Annotated[str, Column("task_id")]
@@ -70,7 +70,7 @@ queries = Queries(__package__, "a2a_tasks.sql", TaskFrame)
 
 
 class AsyncA2ATasks(TenantStore):
-    """The A2A tasks of one tenant. Those of one ``user`` are not seen by another."""
+    """The A2A tasks of one tenant. The tasks of a ``user`` are invisible to other users."""
 
     @writes
     async def save(
@@ -84,42 +84,42 @@ class AsyncA2ATasks(TenantStore):
         state_at: datetime | None = None,
         user: str | None = None,
     ) -> None:
-        """Save a task in place of what it was before. What has not changed is not written again.
+        """Create or replace a task. Unchanged elements are not written again.
 
-        Lists are in the order of ``state_at``, which is now unless the caller says otherwise.
+        Lists are ordered by ``state_at``, which defaults to the current time.
 
-        The user's live session whose key is the ``context_id``, if there is one, counts as used.
+        If the user has a live session whose key is the ``context_id``, it counts as used.
 
         Raises:
-            InvalidInput: its ``history`` or ``artifacts`` are neither a list nor nothing.
-            InvalidText: it is not JSON.
-            LimitExceeded: one of its elements, or what is left of it, is over ``content_bytes``.
+            InvalidInput: ``history``, ``artifacts`` or the parts of an artifact are not a list.
+            InvalidText: the task is not JSON.
+            LimitExceeded: its frame or an element is over ``content_bytes``, or it has more than ``batch_rows`` elements.
         """
         limits, now = self._scope.limits, self._scope.clock.now_us()
-        frame, elements = taken_apart(task)
+        frame, elements = split_task(task)
         params = self._at(task_id, user) | {
             "id": self._scope.ids.new(),
             "context_id": scopes.free_text(context_id, "context id", limits, limit="key_bytes"),
             "state": scopes.free_text(state, "state", limits, limit="name_bytes"),
-            "state_at": now if state_at is None else _moment(state_at, "state_at"),
+            "state_at": now if state_at is None else _time_us(state_at, "state_at"),
             "frame": self._json(frame, "task"),
             "now_at": now,
             "now_minute": now // MINUTE_US,
         }
-        bodies = {place: self._json(body, "an element of a task") for place, body in elements.items()}
+        bodies = {key: self._json(body, "an element of a task") for key, body in elements.items()}
         limits.check("batch_rows", len(bodies), "elements of a task")
         await register_tenant(connection, params)
         row = await queries.save.one(connection, params)
         assert row is not None
-        await _write(connection, {**params, "id": row[0]}, bodies)
+        await _write_elements(connection, {**params, "id": row[0]}, bodies)
         if params["context_id"]:
             await queries.touch_session.all(connection, params)
 
     @reads
     async def find(self, connection: Connection, task_id: str, *, user: str | None = None) -> A2ATask | None:
-        """One task, or ``None``."""
+        """Return one task, or ``None``."""
         rows = mapper(TaskFrame, connection.dialect)(await queries.find.all(connection, self._at(task_id, user)))
-        return (await self._whole(connection, rows))[0] if rows else None
+        return (await self._load(connection, rows))[0] if rows else None
 
     @reads
     async def list(
@@ -133,22 +133,23 @@ class AsyncA2ATasks(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[A2ATask]:
-        """Tasks, the one whose state is newest first; all, or those of a context, in a state, whose state is not older than a
-        moment. With ``limit``, a page.
+        """List tasks, the newest ``state_at`` first: all, or those of a context, in a state, or not older than ``since``.
+
+        With ``limit``, one page.
 
         Raises:
-            InvalidFilter: the cursor is not of this list.
+            InvalidFilter: the cursor is not from this list.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._narrowed(context_id, state, since, params) + after_clause(
+        clause = self._conditions(context_id, state, since, params) + after_clause(
             cursor, "a2a_tasks", {"state_at": "time", "task_id": "text"}, params, connection.dialect
         )
         index = "a2a_tasks_by_recency" if context_id is None else "a2a_tasks_by_context"
         rows = await queries.list.all(connection, params, clause, index)
         frames = page(mapper(TaskFrame, connection.dialect)(rows), limit, limits, "tasks", _cursor)
-        return Page(await self._whole(connection, frames), frames.next)
+        return Page(await self._load(connection, frames), frames.next)
 
     @reads
     async def count(
@@ -160,14 +161,14 @@ class AsyncA2ATasks(TenantStore):
         since: datetime | None = None,
         user: str | None = None,
     ) -> int:
-        """How many tasks a list would have."""
+        """Count the tasks that ``list`` would return."""
         params = self._scope.params(user_id=self._user(user))
-        row = await queries.count.one(connection, params, self._narrowed(context_id, state, since, params))
+        row = await queries.count.one(connection, params, self._conditions(context_id, state, since, params))
         return int(row[0]) if row else 0
 
     @writes
     async def delete(self, connection: Connection, task_id: str, *, user: str | None = None) -> bool:
-        """Hide a task with its push configurations; whether it was there. Its id is free at once; ``restore`` undoes it."""
+        """Hide a task with its push configurations, and return whether it existed. Its id is free then; ``restore`` undoes it."""
         params = self._at(task_id, user) | {"now_at": self._scope.clock.now_us()}
         row = await queries.delete.one(connection, params)
         if row is None:
@@ -177,42 +178,43 @@ class AsyncA2ATasks(TenantStore):
 
     @writes
     async def restore(self, connection: Connection, task_id: str, *, user: str | None = None) -> A2ATask:
-        """Bring the task that was deleted last under this id back as it was, with its push configurations.
+        """Restore the task that was last deleted under this id, with its push configurations.
 
         Raises:
-            NotFound: none was deleted.
-            Conflict: there is another task with this id by now.
+            NotFound: no task with this id was deleted.
+            Conflict: another task has this id now.
         """
         params = self._at(task_id, user)
         deleted = await queries.last_deleted.one(connection, params)
         if deleted is None:
-            raise NotFound(f"there is no deleted task {task_id!r} here")
+            raise NotFound(f"no deleted task {task_id!r} exists", noun="task", key=task_id)
         params |= {"id": deleted[0], "deleted_with": deleted[1]}
         try:
             async with connection.savepoint():
                 row = await queries.restore.one(connection, params)
                 await queries.restore_configs.all(connection, params)
         except AlreadyExists:
-            raise Conflict(f"there is another task {task_id!r} by now; delete it first") from None
+            raise Conflict(f"another task {task_id!r} exists now; delete it first") from None
         if row is None:
-            raise Conflict(f"task {task_id!r} was changed meanwhile; try again")
-        return (await self._whole(connection, mapper(TaskFrame, connection.dialect)([row])))[0]
+            raise Conflict(f"task {task_id!r} was changed concurrently; try again")
+        return (await self._load(connection, mapper(TaskFrame, connection.dialect)([row])))[0]
 
     @writes
     async def purge(self, connection: Connection, task_id: str, *, user: str | None = None) -> int:
-        """Remove the task and all deleted ones with this id, with their push configurations, for good; how many those were."""
+        """Permanently remove the task and all deleted ones with this id, with their push configurations; return how many."""
         params = self._at(task_id, user)
         await queries.purge_items.all(connection, params)
         await queries.purge_configs.all(connection, params)
         return len(await queries.purge.all(connection, params))
 
-    async def _whole(self, connection: Connection, frames: Sequence[TaskFrame]) -> Sequence[A2ATask]:
+    async def _load(self, connection: Connection, frames: Sequence[TaskFrame]) -> Sequence[A2ATask]:
+        """Read the elements of the tasks and return the whole tasks."""
         if not frames:
             return []
-        ids = id_list([each.number for each in frames], connection.dialect)
+        ids = id_list([frame.number for frame in frames], connection.dialect)
         rows = await queries.items_of_many.all(connection, self._scope.params(ids=ids))
-        found = {number: [row[1:] for row in items] for number, items in groupby(rows, key=lambda row: str(row[0]))}
-        return [_task(each, found.get(each.number, [])) for each in frames]
+        items_by_task = {task: [row[1:] for row in items] for task, items in groupby(rows, key=lambda row: str(row[0]))}
+        return [_task(frame, items_by_task.get(frame.number, [])) for frame in frames]
 
     def _at(self, task_id: str, user: str | None) -> dict[str, Any]:
         name = scopes.name(task_id, "task id", self._scope.limits)
@@ -221,12 +223,12 @@ class AsyncA2ATasks(TenantStore):
     def _user(self, user: str | None) -> str:
         return "" if user is None else scopes.name(user, "user", self._scope.limits)
 
-    def _json(self, value: object, what: str) -> str:
-        stored = text.dump(value, depth=self._scope.limits.json_depth)
-        self._scope.limits.check("content_bytes", text.size(stored), what)
-        return stored
+    def _json(self, value: object, label: str) -> str:
+        encoded = text.dump(value, depth=self._scope.limits.json_depth)
+        self._scope.limits.check("content_bytes", text.size(encoded), label)
+        return encoded
 
-    def _narrowed(
+    def _conditions(
         self, context_id: str | None, state: str | None, since: datetime | None, params: dict[str, Any]
     ) -> str:
         clause, limits = "", self._scope.limits
@@ -237,13 +239,13 @@ class AsyncA2ATasks(TenantStore):
             params["state"] = scopes.free_text(state, "state", limits, limit="name_bytes")
             clause += "\n  AND state = :state"
         if since is not None:
-            params["since_at"] = _moment(since, "since")
+            params["since_at"] = _time_us(since, "since")
             clause += "\n  AND state_at >= :since_at"
         return clause
 
 
 class A2ATasks(Blocking[AsyncA2ATasks]):
-    """The A2A tasks of one tenant. Those of one ``user`` are not seen by another."""
+    """The A2A tasks of one tenant. The tasks of a ``user`` are invisible to other users."""
 
     save = blocking(AsyncA2ATasks.save)
     find = blocking(AsyncA2ATasks.find)
@@ -254,43 +256,43 @@ class A2ATasks(Blocking[AsyncA2ATasks]):
     purge = blocking(AsyncA2ATasks.purge)
 
 
-def taken_apart(task: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Any]]:
-    """The frame of a task, and its elements by where they lie.
+def split_task(task: Mapping[str, Any]) -> tuple[dict[str, Any], dict[ElementKey, Any]]:
+    """Split a task into its frame and its elements.
 
     Raises:
-        InvalidInput: it is not a dictionary, or one of its lists is none.
+        InvalidInput: it is not a dictionary, or one of its lists is not a list.
     """
     if not isinstance(task, Mapping) or not all(isinstance(key, str) for key in task):
-        raise InvalidInput("a task is a dictionary with string keys")
+        raise InvalidInput("a task must be a dictionary with string keys", field="task")
     frame = dict(task)
-    elements: dict[Place, Any] = {}
+    elements: dict[ElementKey, Any] = {}
     for name in ("history", "artifacts"):
-        found = frame.get(name)
-        if found is None:
+        items = frame.get(name)
+        if items is None:
             continue
-        if not isinstance(found, (list, tuple)):
-            raise InvalidInput(f"the {name} of a task is a list, not {type(found).__name__}")
-        frame[name] = len(found)
-        for place, element in enumerate(found):
-            elements.update(_parts(name, place, element))
+        if not isinstance(items, (list, tuple)):
+            raise InvalidInput(f"the {name} of a task must be a list, not {type(items).__name__}", field=name)
+        frame[name] = len(items)
+        for index, element in enumerate(items):
+            elements.update(_split_element(name, index, element))
     return frame, elements
 
 
-def _parts(name: str, place: int, element: Any) -> Iterator[tuple[Place, Any]]:
-    """An element, and apart from it the parts that it consists of, if it is an artifact: it grows by them."""
+def _split_element(name: str, index: int, element: Any) -> Iterator[tuple[ElementKey, Any]]:
+    """Yield an element; for an artifact, which grows part by part, yield its parts separately."""
     parts = element.get("parts") if name == "artifacts" and isinstance(element, Mapping) else None
     if parts is None:
-        yield (name, place, WHOLE), element
+        yield (name, index, WHOLE), element
         return
     if not isinstance(parts, (list, tuple)):
-        raise InvalidInput(f"the parts of an artifact are a list, not {type(parts).__name__}")
-    yield (name, place, WHOLE), {**element, "parts": len(parts)}
+        raise InvalidInput(f"the parts of an artifact must be a list, not {type(parts).__name__}", field="parts")
+    yield (name, index, WHOLE), {**element, "parts": len(parts)}
     for number, part in enumerate(parts):
-        yield (name, place, number), part
+        yield (name, index, number), part
 
 
-def put_together(frame: Mapping[str, Any], elements: Sequence[tuple[str, int, int, Any]]) -> dict[str, Any]:
-    """The task again; its elements come in order."""
+def join_task(frame: Mapping[str, Any], elements: Sequence[tuple[str, int, int, Any]]) -> dict[str, Any]:
+    """Return the task of a frame and its elements, which must be in order."""
     task = dict(frame)
     for name in ("history", "artifacts"):
         if task.get(name) is not None:
@@ -305,24 +307,24 @@ def put_together(frame: Mapping[str, Any], elements: Sequence[tuple[str, int, in
     return task
 
 
-async def _write(connection: Connection, params: dict[str, Any], bodies: Mapping[Place, str]) -> None:
-    """Write the elements that differ from what is there, and remove those that are no longer."""
-    digests = {place: digest_of(body.encode(), SHORT_BYTES) for place, body in bodies.items()}
+async def _write_elements(connection: Connection, params: dict[str, Any], bodies: Mapping[ElementKey, str]) -> None:
+    """Write the new and changed elements of a task, and remove those that it no longer has."""
+    digests = {key: digest_of(body.encode(), SHORT_BYTES) for key, body in bodies.items()}
     rows = await queries.digests.all(connection, params)
-    there = {(row[0], row[1], row[2]): bytes(row[3]) for row in rows}
-    changed = dict(digests.items() - there.items())
+    old_digests = {(row[0], row[1], row[2]): bytes(row[3]) for row in rows}
+    changed = dict(digests.items() - old_digests.items())
     if changed:
         await queries.put_item.many(
             connection,
-            [{**params, **_place(each), "digest": digests[each], "body": bodies[each]} for each in changed],
+            [{**params, **_key_params(key), "digest": digests[key], "body": bodies[key]} for key in changed],
         )
-    gone = [place for place in there if place not in digests]
-    if gone:
-        await queries.delete_item.many(connection, [{**params, **_place(each)} for each in gone])
+    removed = [key for key in old_digests if key not in digests]
+    if removed:
+        await queries.delete_item.many(connection, [{**params, **_key_params(key)} for key in removed])
 
 
-def _place(place: Place) -> dict[str, Any]:
-    return {"list": place[0], "place": place[1], "part": place[2]}
+def _key_params(key: ElementKey) -> dict[str, Any]:
+    return {"list": key[0], "place": key[1], "part": key[2]}
 
 
 def _task(frame: TaskFrame, rows: Sequence[Sequence[Any]]) -> A2ATask:
@@ -334,15 +336,15 @@ def _task(frame: TaskFrame, rows: Sequence[Sequence[Any]]) -> A2ATask:
         frame.user,
         frame.state,
         frame.state_at,
-        put_together(frame.frame, elements),
+        join_task(frame.frame, elements),
         frame.created_at,
         frame.updated_at,
     )
 
 
-def _moment(value: object, what: str) -> int:
+def _time_us(value: object, field: str) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidInput(f"{what} is a datetime with a time zone")
+        raise InvalidInput(f"{field} must be a datetime with a time zone, not {value!r}", field=field)
     return to_us(value)
 
 

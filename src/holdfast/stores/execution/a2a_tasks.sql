@@ -1,5 +1,5 @@
 -- name: save
--- The live task by that name, made if it is not there, and held until the transaction ends.
+-- Creates or replaces the live task with this id and locks it until the transaction ends.
 INSERT INTO a2a_tasks (tenant_id, id, user_id, task_id, context_id, state, state_at, frame, created_at, updated_at)
 VALUES (:tenant_id, :id, :user_id, :task_id, :context_id, :state, :state_at, :frame, :now_at, :now_at)
 ON CONFLICT (tenant_id, user_id, task_id, deleted_with) DO UPDATE SET
@@ -8,7 +8,7 @@ ON CONFLICT (tenant_id, user_id, task_id, deleted_with) DO UPDATE SET
 RETURNING id/*pg ::text*/;
 
 -- name: touch_session
--- A session in which a task goes on is in use.
+-- A saved task counts as use of its session.
 UPDATE sessions SET updated_at = :now_at, updated_minute = :now_minute
 WHERE tenant_id = :tenant_id AND identifier = :context_id AND user_id = :user_id AND identifier_rank = '~'
   AND deleted_at IS NULL;
@@ -30,13 +30,13 @@ SELECT /*columns TaskFrame*/ * FROM a2a_tasks
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with = '';
 
 -- name: items_of_many
--- What tasks consist of, in order.
+-- The elements of tasks, in order.
 SELECT task/*pg ::text*/, list, place, part, body FROM a2a_task_items
 WHERE tenant_id = :tenant_id AND task /*in ids uuid*/
 ORDER BY task, list, place, part;
 
 -- name: list
--- The one whose state is newest first.
+-- The newest state first.
 SELECT /*columns TaskFrame*/ * FROM a2a_tasks/*index*/
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND deleted_with = ''/*where*/
 ORDER BY state_at DESC, task_id DESC
@@ -47,7 +47,7 @@ SELECT COUNT(*) FROM a2a_tasks
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND deleted_with = ''/*where*/;
 
 -- name: delete
--- It is hidden under its own id, so that its name is free.
+-- The task's own id marks the deleted row, so that its task id is free.
 UPDATE a2a_tasks SET deleted_with = CAST(id AS TEXT), deleted_at = :now_at
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with = ''
 RETURNING id/*pg ::text*/;
@@ -57,7 +57,7 @@ UPDATE a2a_push_configs SET deleted_with = :deleted_with, deleted_at = :now_at
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with = '';
 
 -- name: last_deleted
--- The one that was deleted last under this name, by itself or with its session.
+-- The task that was last deleted under this task id, by itself or with its session.
 SELECT id/*pg ::text*/, deleted_with FROM a2a_tasks
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND task_id = :task_id AND deleted_with <> ''
 ORDER BY deleted_at DESC, id DESC

@@ -1,9 +1,9 @@
-"""Flows: what a CrewAI flow has come to, and what it waits for.
+"""Flows: the saved states of CrewAI flows, and the feedback that they wait for.
 
-After each of its methods a flow saves its whole state. The newest one is what it goes on from; of each method the newest is
-kept, so a flow takes as much room as it has methods, however often it runs. A flow that has asked a person something is pending:
-its question and its state at that moment are kept beside it until it goes on. Flows of one ``user`` are not seen by
-another, and a ``thread_id`` keeps the flows of one conversation apart from those of the next.
+After each of its methods a flow saves its whole state, and it resumes from the newest one. The newest state after each method is
+kept, so the space of a flow grows with its methods, not with its runs. A flow that has asked a person for feedback is pending:
+its question and its state at that time are kept until it continues. Flows of a ``user`` are invisible to other users, and a
+``thread_id`` separates the flows of one conversation from those of another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...errors import InvalidInput, LimitExceeded
 
 
 class FlowState(Struct, frozen=True):
-    """The state of a flow after one of its methods. ``seq`` says in which order they were saved."""
+    """The state of a flow after one of its methods. ``seq`` is the order in which states were saved."""
 
     flow_uuid: str
     thread_id: str
@@ -39,7 +39,7 @@ class FlowState(Struct, frozen=True):
 
 
 class PendingFeedback(Struct, frozen=True):
-    """What a flow asked a person, and its state when it did."""
+    """The question that a flow asked a person, and its state at that time."""
 
     flow_uuid: str
     thread_id: str
@@ -49,7 +49,7 @@ class PendingFeedback(Struct, frozen=True):
 
 
 class Flow(Struct, frozen=True):
-    """A flow. ``seq`` is how often its state was saved; ``asked_at`` is there while it waits for a person."""
+    """A flow. ``seq`` counts its saved states; ``asked_at`` is set while it waits for a person."""
 
     flow_uuid: str
     thread_id: str
@@ -63,7 +63,7 @@ queries = Queries(__package__, "flows.sql", FlowState, PendingFeedback, Flow)
 
 
 class AsyncFlows(TenantStore):
-    """The flows of one tenant. Those of one ``user`` are not seen by another."""
+    """The flows of one tenant. The flows of a ``user`` are invisible to other users."""
 
     @writes
     async def save(
@@ -77,11 +77,11 @@ class AsyncFlows(TenantStore):
         thread_id: str = "",
         user: str | None = None,
     ) -> FlowState:
-        """Save the state of a flow after a method, which makes it the newest; with ``feedback``, it waits for a person.
+        """Save the state of a flow after a method as its newest state; with ``feedback``, it waits for a person.
 
         Raises:
             InvalidText: the state or the feedback is not JSON.
-            LimitExceeded: one of them is over ``state_bytes``.
+            LimitExceeded: the state or the feedback is over ``state_bytes``.
         """
         params = self._at(flow_uuid, thread_id, user) | {
             "method_name": scopes.name(method, "method", self._scope.limits),
@@ -90,9 +90,9 @@ class AsyncFlows(TenantStore):
         }
         context = None if feedback is None else self._json(feedback, "feedback")
         await register_tenant(connection, params)
-        numbered = await queries.advance.one(connection, params)
-        assert numbered is not None
-        row = await queries.put.one(connection, {**params, "seq": numbered[0]})
+        seq = await queries.advance.one(connection, params)
+        assert seq is not None
+        row = await queries.put.one(connection, {**params, "seq": seq[0]})
         assert row is not None
         if context is not None:
             await queries.wait.all(connection, {**params, "context": context})
@@ -102,7 +102,7 @@ class AsyncFlows(TenantStore):
     async def find(
         self, connection: Connection, flow_uuid: str, *, thread_id: str = "", user: str | None = None
     ) -> FlowState | None:
-        """The newest state of a flow, or ``None``."""
+        """Return the newest state of a flow, or ``None``."""
         row = await queries.latest.one(connection, self._at(flow_uuid, thread_id, user))
         return None if row is None else mapper(FlowState, connection.dialect)([row])[0]
 
@@ -110,18 +110,19 @@ class AsyncFlows(TenantStore):
     async def history(
         self, connection: Connection, flow_uuid: str, *, thread_id: str = "", user: str | None = None
     ) -> Sequence[FlowState]:
-        """The newest state after each method of a flow, the newest of all first."""
-        most = self._scope.limits.list_rows
-        rows = await queries.history.all(connection, self._at(flow_uuid, thread_id, user) | {"limit": most + 1})
-        if len(rows) > most:
-            raise LimitExceeded(f"this flow has more than list_rows = {most:,} methods")
+        """List the newest state after each method of a flow, the newest first."""
+        maximum = self._scope.limits.list_rows
+        rows = await queries.history.all(connection, self._at(flow_uuid, thread_id, user) | {"limit": maximum + 1})
+        if len(rows) > maximum:
+            message = f"flow {flow_uuid!r} has more than list_rows = {maximum:,} methods"
+            raise LimitExceeded(message, limit="list_rows", maximum=maximum)
         return mapper(FlowState, connection.dialect)(rows)
 
     @reads
     async def pending(
         self, connection: Connection, flow_uuid: str, *, thread_id: str = "", user: str | None = None
     ) -> PendingFeedback | None:
-        """What a flow waits for, or ``None`` if it waits for nobody."""
+        """Return the feedback that a flow waits for, or ``None``."""
         row = await queries.pending.one(connection, self._at(flow_uuid, thread_id, user))
         return None if row is None else mapper(PendingFeedback, connection.dialect)([row])[0]
 
@@ -129,7 +130,7 @@ class AsyncFlows(TenantStore):
     async def clear_pending(
         self, connection: Connection, flow_uuid: str, *, thread_id: str = "", user: str | None = None
     ) -> bool:
-        """The flow waits no longer; whether it did. Its states stay."""
+        """End a flow's wait for feedback, and return whether it waited. Its states stay."""
         return await queries.clear.one(connection, self._at(flow_uuid, thread_id, user)) is not None
 
     @reads
@@ -143,16 +144,16 @@ class AsyncFlows(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Flow]:
-        """Flows, the one saved last first; all, or those of a thread, or those that wait for a person. With ``limit``, a page.
+        """List flows, the one saved last first: all, those of a thread, or those that wait for a person. With ``limit``, a page.
 
         Raises:
-            InvalidFilter: the cursor is not of this list.
+            InvalidFilter: the cursor is not from this list.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         params = self._scope.params(user_id=self._user(user), limit=rows_to_read(limit, limits))
-        clause = self._narrowed(thread_id, is_pending, params) + after_clause(
-            cursor, "flows", _SORTED, params, connection.dialect
+        clause = self._conditions(thread_id, is_pending, params) + after_clause(
+            cursor, "flows", _ORDER, params, connection.dialect
         )
         rows = await queries.list.all(connection, params, clause, "crewai_flow_by_recency")
         return page(mapper(Flow, connection.dialect)(rows), limit, limits, "flows", _cursor)
@@ -161,11 +162,11 @@ class AsyncFlows(TenantStore):
     async def delete(
         self, connection: Connection, flow_uuid: str, *, thread_id: str = "", user: str | None = None
     ) -> bool:
-        """Remove a flow with all its states; whether it was there."""
+        """Remove a flow with all its states, and return whether it existed."""
         params = self._at(flow_uuid, thread_id, user)
-        there = await queries.delete.one(connection, params) is not None
+        existed = await queries.delete.one(connection, params) is not None
         await queries.delete_states.all(connection, params)
-        return there
+        return existed
 
     def _at(self, flow_uuid: str, thread_id: str, user: str | None) -> dict[str, Any]:
         return self._scope.params(
@@ -177,7 +178,7 @@ class AsyncFlows(TenantStore):
     def _user(self, user: str | None) -> str:
         return "" if user is None else scopes.name(user, "user", self._scope.limits)
 
-    def _narrowed(self, thread_id: str | None, is_pending: bool | None, params: dict[str, Any]) -> str:
+    def _conditions(self, thread_id: str | None, is_pending: bool | None, params: dict[str, Any]) -> str:
         clause = ""
         if thread_id is not None:
             limits = self._scope.limits
@@ -187,16 +188,16 @@ class AsyncFlows(TenantStore):
             clause += "\n  AND pending_at IS NOT NULL" if is_pending else "\n  AND pending_at IS NULL"
         return clause
 
-    def _json(self, value: object, what: str) -> str:
+    def _json(self, value: object, field: str) -> str:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise InvalidInput(f"{what} must be a dictionary with string keys")
-        stored = text.dump(dict(value), depth=self._scope.limits.json_depth)
-        self._scope.limits.check("state_bytes", text.size(stored), what)
-        return stored
+            raise InvalidInput(f"{field} must be a dictionary with string keys", field=field)
+        encoded = text.dump(dict(value), depth=self._scope.limits.json_depth)
+        self._scope.limits.check("state_bytes", text.size(encoded), field)
+        return encoded
 
 
 class Flows(Blocking[AsyncFlows]):
-    """The flows of one tenant. Those of one ``user`` are not seen by another."""
+    """The flows of one tenant. The flows of a ``user`` are invisible to other users."""
 
     save = blocking(AsyncFlows.save)
     find = blocking(AsyncFlows.find)
@@ -207,7 +208,7 @@ class Flows(Blocking[AsyncFlows]):
     delete = blocking(AsyncFlows.delete)
 
 
-_SORTED: Mapping[str, Literal["time", "text"]] = {"updated_at": "time", "flow_uuid": "text", "thread_id": "text"}
+_ORDER: Mapping[str, Literal["time", "text"]] = {"updated_at": "time", "flow_uuid": "text", "thread_id": "text"}
 
 
 def _cursor(flow: Flow) -> str:

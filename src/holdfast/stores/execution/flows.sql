@@ -1,5 +1,5 @@
 -- name: advance
--- Hold a flow, made if it is not there, and number the state that comes now.
+-- Creates the flow if it does not exist, locks it and returns the number of its next state.
 INSERT INTO crewai_flow (tenant_id, user_id, thread_id, flow_uuid, seq, created_at, updated_at)
 VALUES (:tenant_id, :user_id, :thread_id, :flow_uuid, 1, :now_at, :now_at)
 ON CONFLICT (tenant_id, user_id, thread_id, flow_uuid) DO UPDATE SET
@@ -7,7 +7,7 @@ ON CONFLICT (tenant_id, user_id, thread_id, flow_uuid) DO UPDATE SET
 RETURNING seq;
 
 -- name: put
--- The state after a method, in place of the one that was saved after it before.
+-- Creates or replaces the state after a method.
 INSERT INTO crewai_flow_state (tenant_id, user_id, thread_id, flow_uuid, method_name, seq, state_data, created_at, updated_at)
 VALUES (:tenant_id, :user_id, :thread_id, :flow_uuid, :method_name, :seq, :state_data, :now_at, :now_at)
 ON CONFLICT (tenant_id, user_id, thread_id, flow_uuid, method_name) DO UPDATE SET
@@ -21,14 +21,14 @@ ORDER BY seq DESC
 LIMIT 1;
 
 -- name: history
--- The newest state after each method, the newest of all first.
+-- The newest state after each method, newest first.
 SELECT /*columns FlowState*/ * FROM crewai_flow_state
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND flow_uuid = :flow_uuid
 ORDER BY seq DESC
 LIMIT :limit;
 
 -- name: wait
--- The flow, which is held, waits for a person.
+-- Marks a locked flow as waiting for a person.
 UPDATE crewai_flow SET pending_context = :context, pending_state = :state_data, pending_at = :now_at
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND flow_uuid = :flow_uuid;
 
@@ -44,14 +44,14 @@ WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id A
 RETURNING flow_uuid;
 
 -- name: list
--- The flow saved last first.
+-- The most recently saved flow first.
 SELECT /*columns Flow*/ * FROM crewai_flow/*index*/
 WHERE tenant_id = :tenant_id AND user_id = :user_id/*where*/
 ORDER BY updated_at DESC, flow_uuid DESC, thread_id DESC
 LIMIT :limit;
 
 -- name: delete
--- The flow first: whoever saves to it at the same time comes before or after all of this.
+-- The flow is deleted before its states: its row lock orders a concurrent save before or after the whole deletion.
 DELETE FROM crewai_flow
 WHERE tenant_id = :tenant_id AND user_id = :user_id AND thread_id = :thread_id AND flow_uuid = :flow_uuid
 RETURNING flow_uuid;

@@ -14,10 +14,10 @@ queries = Queries(__package__, "session_dependents.sql")
 
 
 class ExecutionOfSession(SessionDependent):
-    """Hidden, shown and removed with their session, except runs, which are found through it."""
+    """Rows that are hidden, restored and purged with their session; a run is hidden because it is read through its session."""
 
     async def is_active(self, connection: Connection, scope: Scope, session_id: str) -> bool:
-        """Whether the session has a run that has not ended."""
+        """Return whether the session has a run that has not ended."""
         return await queries.active_run.one(connection, scope.params(id=session_id)) is not None
 
     async def hide(self, connection: Connection, scope: Scope, names: Params) -> None:
@@ -25,22 +25,22 @@ class ExecutionOfSession(SessionDependent):
         await queries.run_all("hide_", connection, names)
 
     async def show(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Give them back their names.
+        """Restore the names of hidden tasks, checkpoints and flows.
 
         Raises:
-            AlreadyExists: something else has taken one.
+            AlreadyExists: one of the names is taken now.
         """
         await queries.run_all("show_", connection, names)
 
     async def purge(self, connection: Connection, scope: Scope, names: Params) -> None:
-        """Remove everything, with the runs and their places in the queue."""
+        """Remove all rows of the session, with its runs and their queue entries."""
         await dequeue(connection, scope, [row[0] for row in await queries.run_ids.all(connection, names)])
         await queries.run_all("purge_", connection, names)
         for user in {names["user_id"]: None, names["service_user_id"]: None}:
-            at = {**names, "user_id": user, "thread_id": names["hidden"]}
-            log = await piece_log.lock(connection, at)
+            key = {**names, "user_id": user, "thread_id": names["hidden"]}
+            log = await piece_log.lock(connection, key)
             if log is not None:
-                whole = {**at, "thread": log.thread}
-                await checkpoint_queries.delete_all.all(connection, whole)
-                await checkpoint_queries.delete_all_writes.all(connection, whole)
+                thread = {**key, "thread": log.thread}
+                await checkpoint_queries.delete_all.all(connection, thread)
+                await checkpoint_queries.delete_all_writes.all(connection, thread)
                 await piece_log.delete_thread(connection, scope, log)

@@ -1,5 +1,5 @@
--- What belongs to a session in this part of the stores. All queries called hide_, show_ or purge_ are run, in this order, when the
--- session is deleted, restored or purged.
+-- Rows of these stores that belong to a session. All queries with the prefix hide_, show_ or purge_ are run, in file order, when
+-- the session is deleted, restored or purged.
 
 -- name: hide_tasks
 UPDATE a2a_tasks SET deleted_with = :deleted_with, deleted_at = :now_at
@@ -65,8 +65,8 @@ DELETE FROM crewai_flow_state WHERE tenant_id = :tenant_id AND user_id IN (:user
 SELECT 1 FROM runs WHERE tenant_id = :tenant_id AND session_id = :id AND finished_at IS NULL LIMIT 1;
 
 -- name: run_ids
--- The runs of a session, whose places in the queue are removed one by one: Citus removes rows that every machine has only
--- without a look at those of a tenant.
+-- The runs of a session. Their queue entries are deleted one by one: on Citus, a DELETE on the replicated queue table cannot
+-- refer to a distributed table.
 SELECT id/*pg ::text*/ AS run_id FROM runs WHERE tenant_id = :tenant_id AND session_id = :id;
 
 -- name: purge_tool_calls

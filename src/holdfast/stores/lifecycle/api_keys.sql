@@ -5,7 +5,7 @@ ON CONFLICT DO NOTHING
 RETURNING /*columns ApiKey*/ *;
 
 -- name: by_prefix
--- Those that begin like this, one as a rule, each with its digest, which is compared outside of the database.
+-- The keys with this prefix, usually one, with their digests, which are compared outside the database.
 SELECT /*columns StoredKey*/ * FROM api_keys WHERE prefix = :prefix;
 
 -- name: get
@@ -24,7 +24,7 @@ ORDER BY id
 LIMIT :limit;
 
 -- name: revoke
--- The first time counts.
+-- Revoking again keeps the first time.
 UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :now_at)
 WHERE id = :id AND tenant = :tenant_id
 RETURNING /*columns ApiKey*/ *;

@@ -1,7 +1,7 @@
-"""Diagnostics: what is not as it should be with a tenant's objects, packs and snapshots, and how it is put right.
+"""Diagnostics: find and repair defects in a tenant's objects, packs and snapshots.
 
-``look`` changes nothing. ``repair`` does what a prune and a sweep would have done in time: it removes what nobody needs. What was
-lost cannot be made again by anybody; it is named, and left as it is.
+``look`` changes nothing. ``repair`` does what a prune and a sweep would have done in time: it removes data that
+nothing needs. Lost data cannot be restored; it is reported and left unchanged.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from ..objects.objects import GRACE_S, AsyncObjects
 from ..workspace.snapshots import AsyncSnapshots
 
 PAGE = 100
-"""Snapshots looked at at once."""
+"""Snapshots read at once."""
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class DamagedSnapshot(Struct, frozen=True):
-    """A snapshot that cannot be restored as it was."""
+    """A snapshot that cannot be restored as captured."""
 
     id: str
     reason: str
 
 
 class DiagnosticReport(Struct, frozen=True, kw_only=True):
-    """What is not as it should be. Nothing of it hurts by itself, except what is missing and damaged."""
+    """The defects found. Only missing and damaged data is harmful; everything else merely takes space."""
 
     orphan_packs: Sequence[str] = ()
-    """Files that no note speaks of: left by somebody who died."""
+    """Pack files without a row in the database, left by a process that was killed."""
     unsealed_packs: Sequence[str] = ()
-    """Files that were written for something that never came."""
+    """Pack files whose objects were never committed."""
     missing_packs: Sequence[str] = ()
-    """Files that objects lie in, and that are not there."""
+    """Pack files that contain objects and do not exist."""
     unheld_objects: int = 0
-    """Objects that nobody needs, and that wait to be removed."""
+    """Number of objects that nothing references, and that will be removed."""
     dangling_refs: int = 0
-    """Objects that somebody needs, and that are not there."""
+    """Number of references to objects that do not exist."""
     loose_layers: int = 0
-    """What snapshots left that went with their runs."""
+    """Number of layers left by snapshots that were removed together with their runs."""
     damaged_snapshots: Sequence[DamagedSnapshot] = ()
     pending_rewinds: int = 0
-    """Rewinds that are under way, or were broken off: ``holdfast workspace`` goes on with them."""
+    """Rewinds in progress or interrupted: ``holdfast workspace`` finishes them."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was lost."""
+        """Whether no data was lost."""
         return not (self.missing_packs or self.dangling_refs or self.damaged_snapshots)
 
     @property
@@ -67,18 +67,18 @@ queries = Queries(__package__, "diagnostics.sql")
 
 
 class AsyncDiagnostics(TenantStore):
-    """Looking after one tenant's objects, packs and snapshots."""
+    """Diagnostics of one tenant's objects, packs and snapshots."""
 
     @only_reads
     async def look(self) -> DiagnosticReport:
-        """What is not as it should be. Every snapshot is read, so this takes its time.
+        """Report defects. Every snapshot is read, so this takes time.
 
         Raises:
-            Unavailable: the place where packs are kept cannot be reached.
+            Unavailable: the storage of packs cannot be reached.
         """
-        orphans, unsealed, missing = await self._packs()
+        orphans, unsealed, missing = await self._check_packs()
         counts = await self._engine.read(self._counts)
-        damaged = await self._damaged(frozenset(missing))
+        damaged = await self._find_damaged(frozenset(missing))
         return DiagnosticReport(
             orphan_packs=tuple(orphans),
             unsealed_packs=tuple(unsealed),
@@ -92,23 +92,24 @@ class AsyncDiagnostics(TenantStore):
 
     @in_steps
     async def repair(self) -> DiagnosticReport:
-        """Remove what nobody needs, as far as that can be done now, and say what is left.
+        """Remove data that nothing needs, as far as possible now, and report the defects that are left.
 
-        Objects that nobody holds go an hour after somebody first saw that: whoever is writing one must have the time to hold it.
+        An object without references is removed one hour after it was first seen without any: a writer that has just
+        stored it must have time to reference it.
 
         Raises:
-            Unavailable: the place where packs are kept cannot be reached.
+            Unavailable: the storage of packs cannot be reached.
         """
         while await AsyncSnapshots(self._engine, self._scope).collect():
             pass
         await AsyncObjects(self._engine, self._scope).prune()
         return await self.look()
 
-    async def _packs(self) -> tuple[list[str], list[str], list[str]]:
+    async def _check_packs(self) -> tuple[list[str], list[str], list[str]]:
         if self._scope.packs is None:
             return [], [], []
         folder = places.folder_of(self._scope.tenant)
-        # Files first, then notes: what has no note by then never will have one.
+        # List the files first, then the rows: a file without a row by then will never get one.
         files = {
             path.rpartition("/")[2] for path in await self._scope.packs.names(folder, blocking=self._engine.blocking)
         }
@@ -120,44 +121,46 @@ class AsyncDiagnostics(TenantStore):
         return sorted(files - noted), unsealed, missing
 
     async def _counts(self, connection: Connection) -> list[int]:
-        found = []
+        counts = []
         for query in (queries.unheld, queries.dangling, queries.loose, queries.rewinds):
             row = await query.one(connection, self._scope.params())
-            found.append(0 if row is None else int(row[0]))
-        return found
+            counts.append(0 if row is None else int(row[0]))
+        return counts
 
-    async def _damaged(self, missing: frozenset[str]) -> list[DamagedSnapshot]:
-        found: list[DamagedSnapshot] = []
+    async def _find_damaged(self, missing: frozenset[str]) -> list[DamagedSnapshot]:
+        damaged: list[DamagedSnapshot] = []
         after = _FIRST_ID
         while True:
             page = await self._page(after)
             for snapshot_id, layer_id in page:
-                reason = await self._wrong(layer_id, missing)
+                reason = await self._defect_of(layer_id, missing)
                 if reason is not None:
-                    found.append(DamagedSnapshot(snapshot_id, reason))
+                    damaged.append(DamagedSnapshot(snapshot_id, reason))
             if len(page) < PAGE:
-                return found
+                return damaged
             after = page[-1][0]
 
     async def _page(self, after: str) -> Sequence[Row]:
         params = self._scope.params(after_id=after, limit=PAGE)
         return await self._engine.read(lambda connection: queries.snapshots.all(connection, params))
 
-    async def _wrong(self, layer_id: str, missing: frozenset[str]) -> str | None:
-        """What is wrong with a tree, if anything is. Bodies are not read: that is for ``objects.verify``."""
+    async def _defect_of(self, layer_id: str, missing: frozenset[str]) -> str | None:
+        """Return the defect of a tree, or ``None``. The content of objects is not read: ``objects.verify`` does
+        that.
+        """
         try:
             tree, _ = await AsyncSnapshots(self._engine, self._scope)._layer_tree(layer_id)
         except HoldfastError as error:
             return str(error)
         params = self._scope.params(layer_id=layer_id)
         rows = await self._engine.read(lambda connection: queries.bodies.all(connection, params))
-        there = {bytes(digest) for digest, pack in rows if pack not in missing}
-        lost = objects_of([*tree.entries.values()]) - there
-        return f"{len(lost):,} of the bodies it needs are not there" if lost else None
+        available = {bytes(digest) for digest, pack in rows if pack not in missing}
+        missing_bodies = objects_of([*tree.entries.values()]) - available
+        return f"{len(missing_bodies):,} of the objects it needs do not exist" if missing_bodies else None
 
 
 class Diagnostics(Blocking[AsyncDiagnostics]):
-    """Looking after one tenant's objects, packs and snapshots."""
+    """Diagnostics of one tenant's objects, packs and snapshots."""
 
     look = blocking(AsyncDiagnostics.look)
     repair = blocking(AsyncDiagnostics.repair)

@@ -1,9 +1,9 @@
-"""Erasures: tenants who are to be forgotten, and by when.
+"""Erasures: requests to erase a tenant, with their deadlines.
 
-A request is written down first and carried out then, so that a process that dies in between leaves it to the next. It may come
-as often as it likes: the same request is one, and one that was carried out is never carried out again, whoever has moved in
-since. What is held stays until the hold is released, and the request stays open. What was written down here outlives the tenant:
-it is the proof that it was done.
+A request is recorded first and carried out afterwards, so a process that dies in between leaves it to the next one.
+Requests are idempotent: the same request is stored once, and a request that was carried out is never carried out
+again, even if the tenant's name is in use again. Data under a hold stays until the hold is released, and the request
+stays open. The record outlives the tenant: it proves that the erasure was done.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .retention.sweeps import Sweep, SweepResult
 from .tenants import AsyncTenants
 
 WINDOW_S = 24 * 3_600
-"""Seconds after a request by which it must be carried out."""
+"""Seconds after a request within which it must be carried out."""
 _BY_HAND = "by hand"
 
 
 class Erasure(Struct, frozen=True):
-    """A tenant who is to be forgotten, or was."""
+    """A request to erase a tenant."""
 
     tenant: Annotated[str, Column("tenant")]
     event_id: str
     is_whole: bool
-    """Whether everything goes, or only snapshots and what only they need."""
+    """Whether all data is erased, or only snapshots and the objects that only they need."""
     requested_at: datetime
     due_at: datetime
     finished_at: datetime | None
 
 
 class ErasureResult(Struct, frozen=True):
-    """What was done about an erasure. It is not finished while something is held."""
+    """The result of carrying out an erasure. It is not finished while anything is held."""
 
     swept: SweepResult
     is_finished: bool
@@ -56,7 +56,7 @@ queries = Queries(__package__, "erasures.sql", Erasure)
 
 
 class AsyncErasures(Store):
-    """The tenants who are to be forgotten."""
+    """Requests to erase tenants."""
 
     def __init__(self, engine: Engine, setting: scopes.Setting) -> None:
         super().__init__(engine)
@@ -72,24 +72,28 @@ class AsyncErasures(Store):
         whole: bool = True,
         requested_at: datetime | None = None,
     ) -> Erasure:
-        """Write down that a tenant is to be forgotten within 24 hours. The same request again changes nothing.
+        """Record that a tenant must be erased within 24 hours. The same request again changes nothing.
 
         Raises:
-            InvalidInput: the name of the tenant or of the event is empty, or the time has no zone or cannot be meant.
+            InvalidInput: the name of the tenant or the event is empty, or the time has no time zone or is out of
+                range.
         """
         scope = scopes.Scope(tenant, self._setting)
         if requested_at is not None and (not isinstance(requested_at, datetime) or requested_at.tzinfo is None):
-            raise InvalidInput("requested_at must be a datetime with a time zone")
+            raise InvalidInput("requested_at must be a datetime with a time zone", field="requested_at")
         if requested_at is not None and not 1970 <= requested_at.year < 9999:
-            raise InvalidInput(f"requested_at must be between the years 1970 and 9998, not in {requested_at.year}")
+            raise InvalidInput(
+                f"requested_at must be between the years 1970 and 9998, not in {requested_at.year}",
+                field="requested_at",
+            )
         if not isinstance(whole, bool):
-            raise InvalidInput(f"whole must be true or false, not {whole!r}")
-        asked = self._setting.clock.now_us() if requested_at is None else to_us(requested_at)
+            raise InvalidInput(f"whole must be true or false, not {whole!r}", field="whole")
+        requested_us = self._setting.clock.now_us() if requested_at is None else to_us(requested_at)
         params = scope.params(
             event_id=scopes.name(event_id, "event_id", self._setting.limits),
             is_whole=whole,
-            requested_at=asked,
-            due_at=asked + WINDOW_S * MICROSECONDS,
+            requested_at=requested_us,
+            due_at=requested_us + WINDOW_S * MICROSECONDS,
         )
         await queries.request.all(connection, params)
         row = await queries.get.one(connection, params)
@@ -105,10 +109,10 @@ class AsyncErasures(Store):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Erasure]:
-        """Erasures, the most urgent first: all, or those that are not finished. With ``limit``, a page.
+        """List erasures, the most urgent first: all, or those that are not finished. With ``limit``, return a page.
 
         Raises:
-            InvalidFilter: the cursor is not of this list.
+            InvalidFilter: the cursor belongs to another list.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._setting.limits
@@ -120,22 +124,23 @@ class AsyncErasures(Store):
             "limit": rows_to_read(limit, limits),
         }
         query = queries.open if only_open else queries.by_name["all"]
-        found = mapper(Erasure, connection.dialect)(await query.all(connection, params))
-        return page(found, limit, limits, "erasures", _cursor)
+        erasures = mapper(Erasure, connection.dialect)(await query.all(connection, params))
+        return page(erasures, limit, limits, "erasures", _cursor)
 
     @in_steps
     async def carry_out(self, tenant: str, *, holder: str | None = None) -> ErasureResult:
-        """Forget a tenant, as was requested: its snapshots one by one, each with a line in the log, and then the rest.
+        """Erase a tenant as requested: its snapshots one by one, each with a line in the log, and then everything
+        else.
 
-        What is held stays, and the requests stay open until it was released and this is done again.
+        Data under a hold stays, and the requests stay open until the hold is released and this is called again.
 
         Raises:
-            NotFound: nobody has requested it, or it is finished.
-            Conflict: somebody else is sweeping this tenant.
-            Unavailable: the place where packs are kept cannot be reached; doing it again goes on.
+            NotFound: no erasure of this tenant was requested, or it is finished.
+            Conflict: another process is sweeping this tenant.
+            Unavailable: the storage of packs cannot be reached; calling this again resumes.
         """
         scope = scopes.Scope(tenant, self._setting)
-        asked = await self._engine.read(lambda connection: _open(connection, scope))
+        is_whole_by_event = await self._engine.read(lambda connection: _open_requests(connection, scope))
         sweep = Sweep(self._engine, scope)
         await sweep.claim(f"erasure {self._setting.ids.new()}" if holder is None else holder)
         try:
@@ -144,15 +149,15 @@ class AsyncErasures(Store):
             await sweep.release()
         if await self._engine.read(lambda connection: _any_hold(connection, scope)):
             return ErasureResult(swept, False)
-        if any(asked.values()) and not await self._forget(tenant):
+        if any(is_whole_by_event.values()) and not await self._delete_tenant(tenant):
             return ErasureResult(swept, False)
         now = self._setting.clock.now_us()
-        done = [scope.params(event_id=each, now_at=now) for each in asked]
-        await self._engine.write(lambda connection: queries.finish.many(connection, done))
+        finished = [scope.params(event_id=event_id, now_at=now) for event_id in is_whole_by_event]
+        await self._engine.write(lambda connection: queries.finish.many(connection, finished))
         return ErasureResult(swept, True)
 
-    async def _forget(self, tenant: str) -> bool:
-        """Remove the tenant with everything it has; not if something was held meanwhile."""
+    async def _delete_tenant(self, tenant: str) -> bool:
+        """Delete the tenant with all its data; return ``False`` if a hold was placed in the meantime."""
         try:
             await AsyncTenants(self._engine, self._setting).delete(tenant, cascade=True)
         except NotFound:
@@ -163,18 +168,20 @@ class AsyncErasures(Store):
 
 
 class Erasures(Blocking[AsyncErasures]):
-    """The tenants who are to be forgotten."""
+    """Requests to erase tenants."""
 
     request = blocking(AsyncErasures.request)
     list = blocking(AsyncErasures.list)
     carry_out = blocking(AsyncErasures.carry_out)
 
 
-async def _open(connection: Connection, scope: scopes.Scope) -> dict[str, bool]:
-    """The requests that are open, and whether each is for everything."""
+async def _open_requests(connection: Connection, scope: scopes.Scope) -> dict[str, bool]:
+    """Return the open requests by event id, and whether each is for all data."""
     rows = await queries.open_of.all(connection, scope.params())
     if not rows:
-        raise NotFound(f"nobody has requested that the tenant {scope.tenant!r} be forgotten, or it is done")
+        raise NotFound(
+            f"tenant {scope.tenant!r} has no open erasure: request one first", noun="erasure", key=scope.tenant
+        )
     return {row[0]: bool(row[1]) for row in rows}
 
 

@@ -1,4 +1,4 @@
--- Above all tenants: what is said here outlives the tenant it is about.
+-- Not scoped to a tenant: these rows outlive the tenant they name.
 
 -- name: request
 INSERT INTO erasures (tenant, event_id, is_whole, requested_at, due_at)
@@ -9,7 +9,7 @@ ON CONFLICT (tenant, event_id) DO NOTHING;
 SELECT /*columns Erasure*/ * FROM erasures WHERE tenant = :tenant_id AND event_id = :event_id;
 
 -- name: open
--- Those that are not done, the most urgent first.
+-- Unfinished erasures, the most urgent first.
 SELECT /*columns Erasure*/ * FROM erasures
 WHERE finished_at IS NULL AND (due_at, tenant, event_id) > (:after_at, :after_tenant, :after_event)
 ORDER BY due_at, tenant, event_id

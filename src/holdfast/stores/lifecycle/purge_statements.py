@@ -1,4 +1,6 @@
-"""The statements that remove a tenant, made from the catalogue: every table that has rows of tenants, children before parents."""
+"""Statements that delete a tenant's rows, generated from the catalogue: every table with tenant rows, children before
+parents.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,24 @@ from ...migrations.catalogue import Table, tables_of_tenants
 
 @cache
 def bounded() -> Sequence[Query]:
-    """For each table, a statement that deletes at most ``:limit`` rows of a tenant."""
-    return [_bounded(table) for table in _purged()]
+    """Return, for each table, a statement that deletes at most ``:limit`` rows of a tenant."""
+    return [_bounded(table) for table in _purged_tables()]
 
 
 @cache
 def unbounded() -> Sequence[Query]:
-    """For each table, a statement that deletes every row of a tenant."""
-    return [_query(f"purge_{table.name}", f"DELETE FROM {table.name} WHERE {_of_tenant(table)}") for table in _purged()]
+    """Return, for each table, a statement that deletes every row of a tenant."""
+    return [
+        _query(f"purge_{table.name}", f"DELETE FROM {table.name} WHERE {_of_tenant(table)}")
+        for table in _purged_tables()
+    ]
 
 
 @cache
 def anything() -> Query:
-    """Whether a tenant has rows that somebody may miss. Rows below others are not looked for, nor what goes with any tenant."""
+    """Return a query for whether a tenant has data worth keeping. It skips child tables, and rows that every tenant
+    has.
+    """
     names = {table.name for table in tables_of_tenants()}
     selects = [
         f"SELECT 1 FROM {table.name} WHERE {_of_tenant(table)}"  # names from the catalogue
@@ -34,15 +41,15 @@ def anything() -> Query:
     return Query("tenants.anything", dict.fromkeys(Dialect, f"{' UNION ALL '.join(selects)} LIMIT 1"))
 
 
-def _purged() -> list[Table]:
+def _purged_tables() -> list[Table]:
     return [table for table in reversed(tables_of_tenants()) if table.treatment.purged]
 
 
 def _bounded(table: Table) -> Query:
     key = ", ".join(column for column in table.primary_key if column != table.tenant)
-    mine = _of_tenant(table)
-    some = f" AND ({key}) IN (SELECT {key} FROM {table.name} WHERE {mine} LIMIT :limit)" if key else ""
-    return _query(f"purge_some_{table.name}", f"DELETE FROM {table.name} WHERE {mine}{some}")
+    condition = _of_tenant(table)
+    some = f" AND ({key}) IN (SELECT {key} FROM {table.name} WHERE {condition} LIMIT :limit)" if key else ""
+    return _query(f"purge_some_{table.name}", f"DELETE FROM {table.name} WHERE {condition}{some}")
 
 
 def _query(name: str, sql: str) -> Query:

@@ -1,7 +1,9 @@
-"""What all processes on one database agree on: the defaults of retention, and which of them does the periodic work.
+"""Settings shared by all processes on one database: retention defaults, and the lease of the process that does
+periodic work.
 
-A default that is stored here wins over the limits that a process was started with. So a command that is given
-``--snapshots-per-run`` sets it for every other command, and no two of them can disagree about what must go.
+A default stored here takes precedence over the limits a process was started with. So a command that is given
+``--snapshots-per-run`` sets the number for every other command, and no two processes can disagree about which
+snapshots to remove.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from ...engines.protocol import Connection, Engine
 from ...errors import InvalidInput
 
 SNAPSHOTS_PER_RUN = "checkpoints_per_run"
+"""The key in the table; written by earlier releases, so it stays."""
 LEADER = "leader"
 _MAX_NUMBER = 2**31
 
@@ -22,26 +25,28 @@ queries = Queries(__package__, "server_settings.sql")
 
 
 class AsyncServerSettings(Store):
-    """The settings and leases that all processes on one database share."""
+    """Settings and leases shared by all processes on one database."""
 
     def __init__(self, engine: Engine, setting: scopes.Setting) -> None:
         super().__init__(engine)
         self._setting = setting
 
     async def set_snapshots_per_run(self, number: int) -> None:
-        """Keep so many snapshots of a run, for every tenant and run that has no policy of its own.
+        """Set the number of snapshots kept for a run, for every tenant and run without a policy of its own.
 
         Raises:
-            InvalidInput: it is no whole number from 1 on.
+            InvalidInput: ``number`` is not a positive integer.
         """
         if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < _MAX_NUMBER:
-            raise InvalidInput(f"snapshots_per_run must be a whole number from 1 on, not {number!r}")
+            raise InvalidInput(
+                f"snapshots_per_run must be a positive integer, not {number!r}", field="snapshots_per_run"
+            )
         if await self._get(SNAPSHOTS_PER_RUN) != str(number):
             await self._set(SNAPSHOTS_PER_RUN, str(number))
 
     @writes
     async def lead(self, connection: Connection, holder: str, *, lease_s: int) -> bool:
-        """Become the leader of all processes on this database for so many seconds, or stay it; whether that worked."""
+        """Take or renew the leader's lease for ``lease_s`` seconds; return whether this process is the leader now."""
         now, lasts = self._setting.clock.now_us(), lease_s * MICROSECONDS
         params = {
             "name": LEADER,
@@ -54,7 +59,7 @@ class AsyncServerSettings(Store):
 
     @writes
     async def resign(self, connection: Connection, holder: str) -> None:
-        """Let another process lead at once."""
+        """Give up the leader's lease, so that another process can take it at once."""
         name = scopes.name(holder, "holder", self._setting.limits)
         await queries.resign.all(connection, {"name": LEADER, "holder": name})
 
@@ -69,7 +74,7 @@ class AsyncServerSettings(Store):
 
 
 class ServerSettings(Blocking[AsyncServerSettings]):
-    """The settings and leases that all processes on one database share."""
+    """Settings and leases shared by all processes on one database."""
 
     set_snapshots_per_run = blocking(AsyncServerSettings.set_snapshots_per_run)
     lead = blocking(AsyncServerSettings.lead)

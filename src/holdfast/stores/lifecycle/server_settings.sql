@@ -1,4 +1,4 @@
--- Above all tenants: what all processes on one database agree on.
+-- Not scoped to a tenant: settings shared by all processes on one database.
 
 -- name: get
 SELECT value FROM server_settings WHERE name = :name;
@@ -8,7 +8,8 @@ INSERT INTO server_settings (name, value) VALUES (:name, :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: lead
--- Take or renew a lease: one that is free, one's own, one that has lapsed, or one that a clock has given that was put back since.
+-- Take or renew a lease: a free one, the caller's own, an expired one, or one that ends implausibly late because it was
+-- granted by a clock that has been set back since.
 INSERT INTO server_settings (name, value, expires_at) VALUES (:name, :holder, :until_at)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
 WHERE server_settings.value = excluded.value OR server_settings.expires_at <= :now_at

@@ -1,9 +1,9 @@
 """The engine behind a tenant's handle: it refuses every call while the tenant is being deleted.
 
-A deletion takes many transactions, and nobody should see a tenant that is half there. A new handle looks once whether its
-tenant is being deleted, and every call looks again once this process has begun to delete that tenant; otherwise a call costs
-nothing more. Handles that other processes opened before find nothing as soon as the sessions are hidden, which a deletion does
-first.
+A deletion takes many transactions, and no caller should see a partly deleted tenant. A new handle checks once whether
+its tenant is being deleted, and every call checks again once this process has started to delete that tenant;
+otherwise a call has no extra cost. Handles that other processes opened earlier find no data once the sessions are
+hidden, which is the first step of a deletion.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 KNOWN_S = 1.0
-"""Seconds for which one look serves all new handles of a tenant in this process."""
+"""Seconds for which one check serves all new handles of a tenant in this process."""
 MAX_KNOWN = 10_000
-"""Tenants about which that is remembered."""
+"""Number of tenants whose checks are cached."""
 
 queries = Queries(__package__, "tenants.sql")
 
 
 def tenants_being_deleted(setting: Setting) -> set[str]:
-    """The tenants that this process has begun to delete, as they are stored."""
-    found: set[str] = setting.shared.setdefault("tenants being deleted", set())
-    return found
+    """Return the tenants that this process has started to delete, by their stored names."""
+    tenants: set[str] = setting.shared.setdefault("tenants being deleted", set())
+    return tenants
 
 
 class TenantEngine:
@@ -48,7 +48,7 @@ class TenantEngine:
 
     @property
     def dialect(self) -> Dialect:
-        """That of the engine behind it."""
+        """The dialect of the wrapped engine."""
         return self._engine.dialect
 
     @property
@@ -82,9 +82,9 @@ class TenantEngine:
     ) -> T:
         tenant = self._scope.stored_tenant
         if tenant in self._deleting or not (self._is_known or self._known.get(tenant, 0.0) > monotonic_s()):
-            # In a caller's transaction a statement that fails must not abort it: a write has a savepoint, a read has none.
-            look = self._engine.write if self._engine.joined and error is Conflict else self._engine.read
-            if await look(self._is_deleted):
+            # In a caller's transaction a failing statement must not abort it: a write has a savepoint, a read has none.
+            execute = self._engine.write if self._engine.joined and error is Conflict else self._engine.read
+            if await execute(self._is_deleted):
                 raise error(deletion_message(self._scope.tenant))
             self._deleting.discard(tenant)
             if len(self._known) >= MAX_KNOWN:
@@ -98,13 +98,13 @@ class TenantEngine:
 
 
 def inner_engine(engine: Engine) -> Engine:
-    """The engine that does the work."""
+    """Return the wrapped engine, or ``engine`` itself if it is not wrapped."""
     return engine._engine if isinstance(engine, TenantEngine) else engine
 
 
 def deletion_message(tenant: str) -> str:
-    """What is said to whoever uses the name of a tenant meanwhile."""
+    """Return the error message for calls that use the name of a tenant while it is being deleted."""
     return (
-        f"the tenant {tenant!r} was deleted and is being removed; its name can be used again when that is finished: "
+        f"tenant {tenant!r} was deleted and is being removed; its name can be used again when that is finished: "
         "call tenants.delete again to finish it now, or leave it to `holdfast serve` or `holdfast worker`"
     )

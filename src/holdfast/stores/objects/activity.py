@@ -1,7 +1,8 @@
-"""Activity: what was done, to what, by whom and why.
+"""Activity log: which action was done on which subject, by which user and for which reason.
 
-A log that only grows: nothing in it is ever changed, and it goes with its tenant. What a store does on its own account it notes
-with ``note``, in the transaction of the deed, so that there is never one without the other. Everybody else has ``record``.
+Entries are only added; they never change, and they are removed with their tenant. Stores log their own actions with
+``record_all``, in the transaction of the action, so that an action and its entry exist together or not at all. All other
+callers use ``record``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from ...ids import Id
 
 
 class Activity(Struct, frozen=True):
-    """One thing that was done. ``actor`` is empty when nobody in particular did it."""
+    """One logged action. ``actor`` is empty if no user did it."""
 
     id: Id
     actor: Annotated[str, Limited("name_bytes")]
     action: Annotated[str, Limited("name_bytes", empty=False)]
-    """In two words, such as ``checkpoint.deleted``."""
+    """Two words, such as ``checkpoint.deleted``."""
     subject_kind: Annotated[str, Limited("name_bytes")]
     subject_id: Annotated[str, Limited("key_bytes")]
     reason: Annotated[str, Limited("text_bytes")]
@@ -39,8 +40,8 @@ class Activity(Struct, frozen=True):
     created_at: datetime
 
 
-class Deed(Struct, frozen=True, kw_only=True):
-    """Something that is about to be noted."""
+class NewActivity(Struct, frozen=True, kw_only=True):
+    """An action to log."""
 
     action: str
     actor: str = ""
@@ -65,7 +66,7 @@ LOG = LogTable(
 
 
 class AsyncActivities(TenantStore):
-    """What was done in one tenant."""
+    """The activity log of one tenant."""
 
     @writes_with_actor
     async def record(
@@ -81,16 +82,16 @@ class AsyncActivities(TenantStore):
         details: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> Activity:
-        """Note what was done; without an ``actor``, by the user who is acting.
+        """Log an action; ``actor`` defaults to the acting user.
 
-        With an ``id`` of the caller's the call can be repeated: the same id with the same content returns what is there.
+        With an ``id`` chosen by the caller, the call can be repeated: the same id with the same content returns the first entry.
 
         Raises:
             InvalidInput: the action is empty.
-            Conflict: something else was recorded under this id.
+            Conflict: another entry has this id.
         """
         actor = (acting.user or "") if actor is None else actor
-        deed = Deed(
+        activity = NewActivity(
             action=action,
             actor=actor,
             subject_kind=subject_kind,
@@ -99,14 +100,14 @@ class AsyncActivities(TenantStore):
             details=details or {},
         )
         await register_tenant(connection, self._scope.params(now_at=self._scope.clock.now_us()))
-        return await LOG.append(connection, self._scope, deed, id=id)
+        return await LOG.append(connection, self._scope, activity, id=id)
 
     @reads
     async def get(self, connection: Connection, activity_id: Id) -> Activity:
-        """One entry.
+        """Return one entry.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         return await LOG.get(connection, self._scope, activity_id)
 
@@ -123,11 +124,11 @@ class AsyncActivities(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Activity]:
-        """What was done, the newest first. With ``limit``, a page.
+        """List entries, the newest first. With ``limit``, one page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
-            LimitExceeded: without ``limit``, there is more than ``list_rows``.
+            InvalidFilter: a filter or the cursor is invalid.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         equal = {"actor": actor, "action": action, "subject_kind": subject_kind, "subject_id": subject_id}
         return await LOG.list(connection, self._scope, equal, where=where, limit=limit, cursor=cursor)
@@ -143,17 +144,17 @@ class AsyncActivities(TenantStore):
         subject_id: str | None = None,
         where: Sequence[Filter] = (),
     ) -> int:
-        """How much matches, by what ``list`` takes.
+        """Count the entries that ``list`` would return.
 
         Raises:
-            InvalidFilter: a filter is not understood.
+            InvalidFilter: a filter is invalid.
         """
         equal = {"actor": actor, "action": action, "subject_kind": subject_kind, "subject_id": subject_id}
         return await LOG.count(connection, self._scope, equal, where=where)
 
 
 class Activities(Blocking[AsyncActivities]):
-    """What was done in one tenant."""
+    """The activity log of one tenant."""
 
     record = blocking(AsyncActivities.record)
     get = blocking(AsyncActivities.get)
@@ -161,10 +162,10 @@ class Activities(Blocking[AsyncActivities]):
     count = blocking(AsyncActivities.count)
 
 
-async def note(connection: Connection, scope: scopes.Scope, deeds: Sequence[Deed]) -> None:
-    """Note what is being done; for other stores, in the transaction of the deed itself.
+async def record_all(connection: Connection, scope: scopes.Scope, activities: Sequence[NewActivity]) -> None:
+    """Log actions of a store, in the transaction of the actions.
 
     Raises:
         InvalidInput: an action is empty.
     """
-    await LOG.append_all(connection, scope, deeds)
+    await LOG.append_all(connection, scope, activities)

@@ -1,12 +1,12 @@
-"""Objects: large bodies, each kept once for a tenant under the BLAKE3 digest of its content.
+"""Objects: large bodies, stored once per tenant under the BLAKE3 digest of their content.
 
-Somebody holds an object, under a name of its own choosing; several may. What nobody holds is removed in two steps: ``prune``
-first marks it, and a later ``prune`` removes what was marked long enough ago and is still held by nobody. Whoever puts the same
-body again in between holds it again, in the same transaction as what refers to it. So references decide, a writer at
-the same moment loses nothing, and a process that dies at any point leaves nothing worse than a mark. Objects are never shared
+An object has holders, each under a name of its own choice. An object without holders is removed in two steps: ``prune``
+first condemns it, and a later ``prune`` removes it if it was condemned long enough ago and still has no holder. A put of the same
+body in between holds it again, in the same transaction as the row that refers to it. So references decide, a concurrent
+writer loses nothing, and a process that dies at any point leaves at worst a condemned object. Objects are never shared
 between tenants.
 
-Small ones lie in the database. Large ones lie in packs, where a place for packs is given: see ``packs``.
+Small objects are stored in the database, large ones in packs if a pack storage is configured: see ``packs``.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ from . import packs
 from .packs import InPack, Staged
 
 GRACE_S = 3_600
-"""How long an object that nobody holds is kept before it is removed."""
+"""Seconds that an object without holders is kept before it is removed."""
 MAX_HOLDERS = 20
-"""Holders of a damaged object that are named."""
-VERIFIED_AT_ONCE = 1_000
-"""Objects that are read by one call of ``verify``, where none says how many."""
+"""Maximum holders of a damaged object that are listed."""
+MAX_VERIFIED = 1_000
+"""Objects that one call of ``verify`` reads without a ``limit``."""
 MAX_PRUNED = 500
-"""Objects that one transaction of a prune looks at."""
+"""Objects that one transaction of a prune examines."""
 _NO_DIGEST = b""
 _LAST_DIGEST = b"\xff" * (bodies.DIGEST_BYTES + 1)
 
 
-class Usage(Struct, frozen=True):
-    """What a tenant's objects amount to."""
+class ObjectUsage(Struct, frozen=True):
+    """Number and size of a tenant's objects."""
 
     count: int
     size_bytes: int
-    """As they were put."""
+    """Bytes of the original content."""
     stored_bytes: int
-    """As they are stored."""
+    """Bytes as stored."""
     condemned: int
-    """Held by nobody, and waiting to be removed."""
+    """Objects without holders that wait to be removed."""
     packs: int = 0
-    """Files that large ones lie in."""
+    """Files that contain large objects."""
 
 
 class Pruned(Struct, frozen=True):
-    """What one ``prune`` did."""
+    """The result of one ``prune``."""
 
     condemned: int
     removed: int
     removed_bytes: int
     packs: int = 0
-    """Files that were removed from where packs are kept."""
+    """Files that were removed from the pack storage."""
 
 
 class Damage(Struct, frozen=True):
-    """An object that is no longer what was put, and who held it."""
+    """A damaged object and its holders."""
 
     digest: str
     reason: str
@@ -76,7 +76,7 @@ class Damage(Struct, frozen=True):
 
 
 class Checked(Struct, frozen=True):
-    """What one ``verify`` found. ``next`` is where the next one starts, or ``None`` at the end."""
+    """The result of one ``verify``. ``next`` is the ``after`` of the next call, or ``None`` at the end."""
 
     count: int
     damaged: Sequence[Damage]
@@ -90,17 +90,17 @@ class AsyncObjects(TenantStore):
     """The objects of one tenant."""
 
     async def put(self, contents: Sequence[bytes], *, holder: str) -> Sequence[str]:
-        """Keep these bodies and hold them; the digest of each, in their order. Doing it again changes nothing.
+        """Store these bodies and hold them; return the digest of each, in their order. Can be repeated.
 
         Raises:
             LimitExceeded: a body is over ``content_bytes``, there are more than ``batch_rows``, or all of the tenant's objects
                 would take more than ``object_bytes``.
-            Unavailable: the place where packs are kept cannot be reached.
+            Unavailable: the pack storage cannot be reached.
         """
-        packed = [bodies.pack(self._content(each)) for each in self._batch(contents, "contents")]
+        packed = [bodies.pack(self._content(content)) for content in self._batch(contents, "contents")]
         name = self._holder(holder)
         await self._put(packed, name, await packs.stage(self._engine, self._scope, packed))
-        return [each.digest.hex() for each in packed]
+        return [body.digest.hex() for body in packed]
 
     @writes
     async def _put(self, connection: Connection, packed: Sequence[Packed], holder: str, staged: Staged | None) -> None:
@@ -109,22 +109,22 @@ class AsyncObjects(TenantStore):
 
     @only_reads
     async def get(self, digests: Sequence[str]) -> Sequence[bytes]:
-        """The bodies under these digests, in their order.
+        """Return the bodies with these digests, in their order.
 
         Raises:
-            NotFound: one of them is not here.
-            Corrupt: one of them is not what was put.
-            Unavailable: one of them lies in a pack, and the place where packs are kept cannot be reached.
+            NotFound: one of them does not exist.
+            Corrupt: one of them is damaged.
+            Unavailable: one of them is in a pack, and the pack storage cannot be reached.
         """
-        wanted = self._digests(digests)
+        binary = self._digests(digests)
 
         async def read() -> list[bytes]:
-            found = await self._get(wanted)
-            out = [each for each in found if isinstance(each, InPack)]
-            packed = await packs.fetch(self._engine, self._scope, out) if out else {}
-            return [packed[each.digest] if isinstance(each, InPack) else each for each in found]
+            items = await self._get(binary)
+            in_packs = [item for item in items if isinstance(item, InPack)]
+            fetched = await packs.fetch(self._engine, self._scope, in_packs) if in_packs else {}
+            return [fetched[item.digest] if isinstance(item, InPack) else item for item in items]
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
     @reads
     async def _get(self, connection: Connection, digests: Sequence[bytes]) -> list[bytes | InPack]:
@@ -132,43 +132,45 @@ class AsyncObjects(TenantStore):
 
     @reads
     async def has(self, connection: Connection, digests: Sequence[str]) -> Sequence[bool]:
-        """Whether each of these is here."""
-        wanted = [self._scope.params(digest=digest) for digest in self._digests(digests)]
-        return [await queries.has.one(connection, each) is not None for each in wanted]
+        """Return, for each digest, whether the object exists."""
+        keys = [self._scope.params(digest=digest) for digest in self._digests(digests)]
+        return [await queries.has.one(connection, key) is not None for key in keys]
 
     @writes
     async def release(self, connection: Connection, holder: str, *, digests: Sequence[str] | None = None) -> int:
-        """Let go of these, or of everything the holder holds; how many those were. Nothing is removed yet."""
+        """Release these objects, or all that the holder holds, and return how many were released. ``prune`` removes them."""
         params = self._scope.params(holder=self._holder(holder))
         if digests is None:
             return len(await queries.release_all.all(connection, params))
-        return await let_go(connection, params, self._digests(digests))
+        return await release(connection, params, self._digests(digests))
 
     async def prune(self, *, grace_s: int = GRACE_S) -> Pruned:
-        """Remove what nobody has held for ``grace_s`` seconds, and mark what nobody holds from now on.
+        """Remove the objects that had no holder for ``grace_s`` seconds, and condemn those that have none now.
 
-        Packs in which nothing lies any longer are removed too, and those that are mostly empty are written anew.
+        Empty packs are removed, too, and mostly unused ones are rewritten.
 
         Raises:
-            Unavailable: the place where packs are kept cannot be reached; what is left to do is done by the next prune.
+            Unavailable: the pack storage cannot be reached; the next prune does the rest.
         """
         if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s < 2**31:
-            raise InvalidInput(f"grace_s is a whole number of seconds from 0 on, not {grace_s!r}")
+            raise InvalidInput(
+                f"grace_s must be a whole number of at least 0 seconds, not {grace_s!r}", field="grace_s"
+            )
         pruned = await self._prune(grace_s)
         if await packs.repack(self._engine, self._scope):
             await self._prune(grace_s)
         return structs.replace(pruned, packs=await packs.clear(self._engine, self._scope))
 
     async def _prune(self, grace_s: int) -> Pruned:
-        """Page by page, so that nobody has to wait for long."""
-        done, after = Pruned(0, 0, 0), _NO_DIGEST
+        """Prune page by page, in short transactions, so that no writer waits for long."""
+        total, after = Pruned(0, 0, 0), _NO_DIGEST
         while True:
             until = await self._page_end(after)
-            part = await self._prune_page(grace_s, after, until)
-            condemned, removed = done.condemned + part.condemned, done.removed + part.removed
-            done = Pruned(condemned, removed, done.removed_bytes + part.removed_bytes)
+            page = await self._prune_page(grace_s, after, until)
+            condemned, removed = total.condemned + page.condemned, total.removed + page.removed
+            total = Pruned(condemned, removed, total.removed_bytes + page.removed_bytes)
             if until is None:
-                return done
+                return total
             after = until
 
     @reads
@@ -184,73 +186,74 @@ class AsyncObjects(TenantStore):
         await queries.reprieve.all(connection, params)
         condemned = await queries.condemn.all(connection, params)
         removed = await queries.remove.all(connection, params)
-        size, stored = sum(row[0] for row in removed), sum(row[1] for row in removed)
+        size_bytes, stored_bytes = sum(row[0] for row in removed), sum(row[1] for row in removed)
         if removed:
-            gone = self._scope.params(count=-len(removed), size_bytes=-size, stored_bytes=-stored)
-            await queries.count.all(connection, gone)
+            counts = self._scope.params(count=-len(removed), size_bytes=-size_bytes, stored_bytes=-stored_bytes)
+            await queries.count.all(connection, counts)
         if until is None:
             await packs.condemn(connection, self._scope, params)
-        return Pruned(len(condemned), len(removed), size)
+        return Pruned(len(condemned), len(removed), size_bytes)
 
     @only_reads
     async def verify(self, *, limit: int | None = None, after: str | None = None) -> Checked:
-        """Read objects in the order of their digests and compare each with its digest, ``limit`` of them at a time.
+        """Read up to ``limit`` objects in the order of their digests, and compare each with its digest.
 
-        Without a limit, as many as a page may have, and no more than a thousand.
+        ``limit`` defaults to ``page_rows``, at most 1,000.
 
         Raises:
-            Unavailable: some of them lie in packs, and the place where packs are kept cannot be reached.
+            Unavailable: some of them are in packs, and the pack storage cannot be reached.
         """
         page_rows = self._scope.limits.page_rows
-        most = rows_to_read(min(page_rows, VERIFIED_AT_ONCE) if limit is None else limit, self._scope.limits) - 1
+        most = rows_to_read(min(page_rows, MAX_VERIFIED) if limit is None else limit, self._scope.limits) - 1
         start = self._digests([after])[0] if after is not None else _NO_DIGEST
         rows = await self._page(start, most)
-        wrong = {digest: reason for row in rows if (reason := await self._wrong(*row)) for digest in [bytes(row[0])]}
+        reasons = {bytes(row[0]): reason for row in rows if (reason := await self._check(*row))}
         last = bytes(rows[-1][0]).hex() if len(rows) == most else None
-        return Checked(len(rows), await self._damage(wrong) if wrong else [], last)
+        return Checked(len(rows), await self._damage(reasons) if reasons else [], last)
 
     @reads
     async def _page(self, connection: Connection, after: bytes, limit: int) -> Sequence[Row]:
         return await queries.page.all(connection, self._scope.params(after=after, limit=limit))
 
-    async def _wrong(
+    async def _check(
         self, digest: bytes, codec: int, body: bytes | None, pack: str | None, start: int, length: int, size: int
     ) -> str | None:
-        """What is wrong with an object, if anything is."""
+        """Return why an object is damaged, or ``None`` if it is intact."""
         try:
             if pack is not None:
-                place = InPack(bytes(digest), codec, pack, start, length)
-                body = (await packs.raw(self._engine, self._scope, [place]))[place.digest]
+                reference = InPack(bytes(digest), codec, pack, start, length)
+                body = (await packs.read_stored(self._engine, self._scope, [reference]))[reference.digest]
             if len(bodies.unpack(digest, codec, body or b"")) != size or len(body or b"") != length:
-                return "its size is not what was noted"
+                return "its size differs from the recorded size"
         except (Corrupt, NotFound) as error:
             return str(error)
         return None
 
     @reads
-    async def _damage(self, connection: Connection, wrong: Mapping[bytes, str]) -> list[Damage]:
-        found = []
-        for digest, reason in wrong.items():
+    async def _damage(self, connection: Connection, reasons: Mapping[bytes, str]) -> list[Damage]:
+        damaged = []
+        for digest, reason in reasons.items():
             params = self._scope.params(digest=digest, limit=MAX_HOLDERS)
-            holders = [row[0] for row in await queries.holders.all(connection, params)]
-            found.append(Damage(digest.hex(), reason, [text.unescape(each) for each in holders]))
-        return found
+            holders = [text.unescape(row[0]) for row in await queries.holders.all(connection, params)]
+            damaged.append(Damage(digest.hex(), reason, holders))
+        return damaged
 
     @reads
-    async def usage(self, connection: Connection) -> Usage:
-        """How many objects there are, and how large they are."""
+    async def usage(self, connection: Connection) -> ObjectUsage:
+        """Return the number and size of the tenant's objects."""
         row = await queries.usage.one(connection, self._scope.params())
-        return Usage(*map(int, row)) if row is not None else Usage(0, 0, 0, 0)
+        return ObjectUsage(*map(int, row)) if row is not None else ObjectUsage(0, 0, 0, 0)
 
-    def _batch(self, values: Sequence[Any], what: str) -> Sequence[Any]:
+    def _batch(self, values: Sequence[Any], field: str) -> Sequence[Any]:
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-            raise InvalidInput(f"{what} come as a list")
-        self._scope.limits.check("batch_rows", len(values), what)
+            raise InvalidInput(f"{field} must be a list, not {type(values).__name__}", field=field)
+        self._scope.limits.check("batch_rows", len(values), field)
         return values
 
     def _content(self, content: object) -> bytes:
         if not isinstance(content, (bytes, bytearray, memoryview)):
-            raise InvalidInput(f"the content of an object is bytes, not {type(content).__name__}")
+            message = f"the content of an object must be bytes, not {type(content).__name__}"
+            raise InvalidInput(message, field="contents")
         self._scope.limits.check("content_bytes", memoryview(content).nbytes, "content")
         return bytes(content)
 
@@ -258,7 +261,7 @@ class AsyncObjects(TenantStore):
         return scopes.name(holder, "holder", self._scope.limits, limit="key_bytes")
 
     def _digests(self, digests: Sequence[str]) -> list[bytes]:
-        return [_digest(each) for each in self._batch(digests, "digests")]
+        return [_digest(digest) for digest in self._batch(digests, "digests")]
 
 
 class Objects(Blocking[AsyncObjects]):
@@ -276,44 +279,44 @@ class Objects(Blocking[AsyncObjects]):
 async def keep(
     connection: Connection, scope: scopes.Scope, packed: Iterable[Packed], *, holder: str, staged: Staged | None = None
 ) -> int:
-    """Keep packed bodies and hold them; how many stored bytes are new. For other stores, in the transaction of what needs them.
+    """Store compressed bodies and hold them, in the transaction of the rows that refer to them; return the new stored bytes.
 
     Raises:
         LimitExceeded: all of the tenant's objects would take more than ``object_bytes``.
-        Stale: bodies that are nowhere but in a pack were removed with it, because nobody sealed it for too long.
+        Stale: the pack that contains the bodies was removed, because it was not sealed in time.
     """
     staged = await packs.seal(connection, scope, staged)
     new: list[Packed] = []
-    # In one order, so that two writers of the same bodies wait for each other instead of each for the other.
-    for each in sorted({each.digest: each for each in packed}.values(), key=lambda each: each.digest):
-        if await _store(connection, scope, each, staged):
-            new.append(each)
-        await queries.hold.all(connection, scope.params(digest=each.digest, holder=holder))
-    stored = sum(each.length for each in new)
+    # Sorted, so that two writers of the same bodies do not deadlock.
+    for body in sorted({body.digest: body for body in packed}.values(), key=lambda body: body.digest):
+        if await _store(connection, scope, body, staged):
+            new.append(body)
+        await queries.hold.all(connection, scope.params(digest=body.digest, holder=holder))
+    stored_bytes = sum(body.length for body in new)
     if new:
-        size = sum(each.size_bytes for each in new)
-        counted = scope.params(count=len(new), size_bytes=size, stored_bytes=stored)
-        row = await queries.count.one(connection, counted)
+        size_bytes = sum(body.size_bytes for body in new)
+        counts = scope.params(count=len(new), size_bytes=size_bytes, stored_bytes=stored_bytes)
+        row = await queries.count.one(connection, counts)
         assert row is not None
         scope.limits.check("object_bytes", int(row[0]), "the objects of this tenant")
-    return stored
+    return stored_bytes
 
 
 async def hold(connection: Connection, scope: scopes.Scope, digests: Iterable[bytes], *, holder: str) -> None:
-    """Hold objects that are here; for other stores, in the transaction of what refers to them.
+    """Hold existing objects, in the transaction of the rows that refer to them.
 
     Raises:
-        Stale: one of them is not here any longer.
+        Stale: one of them was removed.
     """
     for digest in sorted(digests):
         params = scope.params(digest=digest, holder=holder)
         if await queries.revive.one(connection, params) is None:
-            raise Stale(f"the object {digest.hex()} was removed meanwhile")
+            raise Stale(f"object {digest.hex()} was removed concurrently; store it again")
         await queries.hold.all(connection, params)
 
 
 async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, staged: Staged | None) -> bool:
-    """See that a body is here; whether it was not."""
+    """Store a body if it does not exist; return whether it is new."""
     params = scope.params(
         digest=packed.digest,
         codec=packed.codec,
@@ -329,43 +332,46 @@ async def _store(connection: Connection, scope: scopes.Scope, packed: Packed, st
         packed = Packed(packed.digest, packed.codec, b"", packed.size_bytes)
     while await queries.revive.one(connection, params) is None:
         if packed.is_in_pack:
-            raise Stale("an object is there no longer, or its pack was removed because it came too late: do it again")
+            message = (
+                f"object {packed.digest.hex()} was removed, or its pack was not sealed in time; repeat the operation"
+            )
+            raise Stale(message)
         if await queries.put.one(connection, params) is not None:
             return True
     return False
 
 
 async def fetch(connection: Connection, scope: scopes.Scope, digests: Sequence[bytes]) -> list[bytes | InPack]:
-    """The bodies under these digests, each looked at, or where in a pack they lie; for other stores too.
+    """Return the verified bodies with these digests, or their location if they are in a pack; also used by other stores.
 
     Raises:
-        NotFound: one of them is not here.
-        Corrupt: one of them is not what was put.
+        NotFound: one of them does not exist.
+        Corrupt: one of them is damaged.
     """
-    found = await stored(connection, scope, digests)
-    return [each if isinstance(each, InPack) else bodies.unpack(each.digest, each.codec, each.body) for each in found]
+    items = await read_stored(connection, scope, digests)
+    return [item if isinstance(item, InPack) else bodies.unpack(item.digest, item.codec, item.body) for item in items]
 
 
-async def stored(connection: Connection, scope: scopes.Scope, digests: Sequence[bytes]) -> list[Packed | InPack]:
-    """The same as they are stored, to be unpacked elsewhere: a large one takes longer than an event loop should stand still.
+async def read_stored(connection: Connection, scope: scopes.Scope, digests: Sequence[bytes]) -> list[Packed | InPack]:
+    """Return bodies in their stored form. The caller unpacks them: a large one would block an event loop for too long.
 
     Raises:
-        NotFound: one of them is not here.
+        NotFound: one of them does not exist.
     """
-    found: list[Packed | InPack] = []
+    items: list[Packed | InPack] = []
     for digest in digests:
         row = await queries.get.one(connection, scope.params(digest=digest))
         if row is None:
-            raise NotFound(f"there is no object {digest.hex()} here")
+            raise NotFound(f"object {digest.hex()} does not exist", noun="object", key=digest.hex())
         _, codec, body, pack, start, length = row
-        found.append(
+        items.append(
             Packed(bytes(digest), codec, body, 0) if pack is None else InPack(bytes(digest), codec, pack, start, length)
         )
-    return found
+    return items
 
 
-async def let_go(connection: Connection, params: Mapping[str, Any], digests: Iterable[bytes]) -> int:
-    """Let a holder go of some objects; how many it held. For other stores too."""
+async def release(connection: Connection, params: Mapping[str, Any], digests: Iterable[bytes]) -> int:
+    """Release objects of a holder, and return how many it held; also used by other stores."""
     count = 0
     for digest in sorted(digests):
         count += len(await queries.release.all(connection, {**params, "digest": digest}))
@@ -378,5 +384,6 @@ def _digest(value: object) -> bytes:
     except ValueError:
         digest = b""
     if len(digest) != bodies.DIGEST_BYTES:
-        raise InvalidInput(f"a digest is {2 * bodies.DIGEST_BYTES} hexadecimal digits, not {str(value)[:80]!r}")
+        message = f"a digest must have {2 * bodies.DIGEST_BYTES} hexadecimal digits, not {str(value)[:80]!r}"
+        raise InvalidInput(message, field="digests")
     return digest

@@ -1,18 +1,18 @@
 -- name: revive
--- A body that is here. One that nobody held any longer is held again: this takes the row, so that a removal at the same time
--- either comes before, and then the body is stored anew, or sees that it is held.
+-- Takes over an existing body, condemned or not, and locks its row: a concurrent removal either comes first, and then the body
+-- is stored again, or sees that the body has a holder.
 UPDATE objects SET condemned_at = NULL WHERE tenant_id = :tenant_id AND digest = :digest
 RETURNING 1;
 
 -- name: put
--- A body that is not here, in the database or in a pack.
+-- Inserts a body that does not exist yet, in the database or in a pack.
 INSERT INTO objects (tenant_id, digest, codec, size_bytes, stored_bytes, body, pack, pack_start, created_at)
 VALUES (:tenant_id, :digest, :codec, :size_bytes, :stored_bytes, :body, :pack, :pack_start, :now_at)
 ON CONFLICT (tenant_id, digest) DO NOTHING
 RETURNING 1;
 
 -- name: count
--- What a tenant's objects amount to, counted as they come and go.
+-- Adds to the tenant's totals, which are maintained with every insert and removal.
 INSERT INTO object_totals (tenant_id, count, size_bytes, stored_bytes)
 VALUES (:tenant_id, :count, :size_bytes, :stored_bytes)
 ON CONFLICT (tenant_id) DO UPDATE SET
@@ -33,24 +33,24 @@ WHERE tenant_id = :tenant_id AND digest = :digest;
 SELECT 1 FROM objects WHERE tenant_id = :tenant_id AND digest = :digest;
 
 -- name: release
--- One body that a holder lets go of.
+-- Releases one body of a holder.
 DELETE FROM object_refs WHERE tenant_id = :tenant_id AND digest = :digest AND holder = :holder
 RETURNING digest;
 
 -- name: release_all
--- Everything a holder held.
+-- Releases all bodies of a holder.
 DELETE FROM object_refs WHERE tenant_id = :tenant_id AND holder = :holder
 RETURNING digest;
 
 -- name: reprieve
--- What was held again while it was being condemned.
+-- Clears the mark of bodies that got a holder while they were being condemned.
 UPDATE objects SET condemned_at = NULL
 WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condemned_at IS NOT NULL
   AND EXISTS (SELECT 1 FROM object_refs AS r
               WHERE r.tenant_id = :tenant_id AND r.tenant_id = objects.tenant_id AND r.digest = objects.digest);
 
 -- name: condemn
--- What nobody holds is removed by and by, unless somebody holds it again.
+-- Condemns bodies without holders: a later prune removes them, unless they get a holder again.
 UPDATE objects SET condemned_at = :now_at
 WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condemned_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM object_refs AS r
@@ -58,7 +58,7 @@ WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condem
 RETURNING digest;
 
 -- name: remove
--- What nobody has held for long enough, and nobody holds now.
+-- Removes bodies that were condemned long enough ago and still have no holder.
 DELETE FROM objects
 WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condemned_at IS NOT NULL AND condemned_at <= :before_at
   AND NOT EXISTS (SELECT 1 FROM object_refs AS r
@@ -66,12 +66,12 @@ WHERE tenant_id = :tenant_id AND digest > :after AND digest <= :until AND condem
 RETURNING size_bytes, stored_bytes;
 
 -- name: lock
--- A body that may be removed: whoever is about to hold it is waited for, and whoever comes later finds it gone.
+-- Locks a body before its removal: waits for writers that are about to hold it; later writers do not find it.
 SELECT 1 FROM objects WHERE tenant_id = :tenant_id AND digest = :digest
 /*pg FOR UPDATE*/;
 
 -- name: remove_locked
--- One that is locked, unless somebody holds it. It must be locked by an earlier statement, which has waited for holders.
+-- Removes a locked body, unless it has a holder. An earlier statement must have locked it, and so waited for holders.
 DELETE FROM objects
 WHERE tenant_id = :tenant_id AND digest = :digest
   AND NOT EXISTS (SELECT 1 FROM object_refs AS r
@@ -79,13 +79,13 @@ WHERE tenant_id = :tenant_id AND digest = :digest
 RETURNING size_bytes, stored_bytes, pack/*pg ::text*/;
 
 -- name: page_end
--- Where a page of objects ends, in the order of their digests.
+-- The last digest of a page of objects.
 SELECT digest FROM objects WHERE tenant_id = :tenant_id AND digest > :after
 ORDER BY digest
 LIMIT 1 OFFSET :most;
 
 -- name: page
--- Bodies in the order of their digests, to look at all of them.
+-- Bodies in the order of their digests, to verify them.
 SELECT digest, codec, body, pack/*pg ::text*/, pack_start, stored_bytes, size_bytes FROM objects
 WHERE tenant_id = :tenant_id AND digest > :after
 ORDER BY digest

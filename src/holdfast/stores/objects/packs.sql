@@ -1,11 +1,11 @@
 -- name: note
--- A pack that is about to be written.
+-- Registers a pack that is about to be written.
 INSERT INTO object_packs (tenant_id, id, size_bytes, is_sealed, created_at)
 VALUES (:tenant_id, :pack, :size_bytes, FALSE, :now_at);
 
 -- name: seal
--- A pack that objects lie in from now on. This takes the row: whoever wants to condemn it either was first, and then there
--- is nothing to seal, or sees that objects lie in it.
+-- Seals a pack, which from now on contains objects, and locks its row: a process that condemns it either came first, and then
+-- nothing is sealed, or sees the objects in it.
 UPDATE object_packs SET is_sealed = TRUE
 WHERE tenant_id = :tenant_id AND id = :pack AND condemned_at IS NULL
 RETURNING 1;
@@ -14,7 +14,7 @@ RETURNING 1;
 SELECT 1 FROM objects WHERE tenant_id = :tenant_id AND digest = :digest;
 
 -- name: lock_empty
--- Those that may be condemned, held first: whoever is sealing one is waited for.
+-- Locks the empty packs before they are condemned: waits for writers that are sealing one.
 SELECT id/*pg ::text*/ FROM object_packs
 WHERE tenant_id = :tenant_id AND condemned_at IS NULL AND (is_sealed OR created_at <= :before_at)
   AND NOT EXISTS (SELECT 1 FROM objects AS o
@@ -22,32 +22,32 @@ WHERE tenant_id = :tenant_id AND condemned_at IS NULL AND (is_sealed OR created_
 /*pg FOR UPDATE*/;
 
 -- name: condemn
--- One that is held, if still nothing lies in it: what its last holder put there is seen by now. One that is not held must not
--- be asked for here: it may be sealed at this moment, by a transaction whose objects are not seen yet.
+-- Condemns a locked pack if it is still empty: objects of the last transaction that locked it are visible now. Never use this
+-- for a pack that is not locked: a transaction whose objects are not visible yet may be sealing it.
 UPDATE object_packs SET condemned_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :pack AND condemned_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM objects AS o
                   WHERE o.tenant_id = :tenant_id AND o.tenant_id = object_packs.tenant_id AND o.pack = object_packs.id);
 
 -- name: lock
--- A sealed pack from which objects were removed.
+-- Locks a sealed pack from which objects were removed.
 SELECT size_bytes FROM object_packs
 WHERE tenant_id = :tenant_id AND id = :pack AND is_sealed AND condemned_at IS NULL
 /*pg FOR UPDATE*/;
 
 -- name: used_bytes
--- What is still used of a pack.
+-- The bytes of a pack that are still used.
 SELECT COALESCE(SUM(stored_bytes), 0)/*pg ::bigint*/ FROM objects WHERE tenant_id = :tenant_id AND pack = :pack;
 
 -- name: noted
 SELECT id/*pg ::text*/, condemned_at IS NOT NULL FROM object_packs WHERE tenant_id = :tenant_id;
 
 -- name: forget
--- A pack whose file is gone.
+-- Removes the row of a pack whose file is removed.
 DELETE FROM object_packs WHERE tenant_id = :tenant_id AND id = :pack AND condemned_at IS NOT NULL;
 
 -- name: sparse
--- Packs of which less than half is still used.
+-- Packs of which less than half is used.
 SELECT p.id/*pg ::text*/ FROM object_packs AS p
 JOIN objects AS o ON o.tenant_id = p.tenant_id AND o.pack = p.id
 WHERE p.tenant_id = :tenant_id AND o.tenant_id = :tenant_id AND p.is_sealed
@@ -57,12 +57,12 @@ ORDER BY p.id
 LIMIT :limit;
 
 -- name: members
--- What lies in a pack.
+-- The objects in a pack.
 SELECT digest, codec, pack_start, stored_bytes FROM objects
 WHERE tenant_id = :tenant_id AND pack = :pack
 ORDER BY pack_start;
 
 -- name: move
--- The same body in another pack, unless it was removed or moved meanwhile.
+-- Moves a body to another pack, unless it was removed or moved concurrently.
 UPDATE objects SET pack = :pack, pack_start = :pack_start
 WHERE tenant_id = :tenant_id AND digest = :digest AND pack = :old_pack;

@@ -1,9 +1,9 @@
-"""Layers: what the trees of snapshots consist of.
+"""Layers: the trees of snapshots, stored as differences.
 
-A layer is a whole tree, or the difference to the layer below it. It holds the objects it brought along and the one that says
-what its entries are; those of the layers below it are held by them. So a snapshot of a tree in which little has changed is small,
-and a snapshot that goes takes with it only what no other needs: a layer stays as long as a snapshot or another layer lies on it.
-So that what is below does not grow for ever, a tree that lies on too many layers is written down as a whole again.
+A layer is a whole tree, or the difference to the layer below it. It references its manifest and the objects it added;
+the objects of lower layers are referenced by those layers. So a snapshot of a tree with few changes is small, and a
+removed snapshot frees only objects that no other snapshot needs: a layer stays as long as a snapshot or another layer
+is based on it. To bound the depth, a tree on too many layers is stored as a whole again.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from ..objects.packs import InPack, Staged
 queries = Queries(__package__, "layers.sql")
 
 MAX_LOOSE = 1_000
-"""Layers looked at in one transaction that may be needed no longer."""
+"""Layers checked in one transaction that may no longer be needed."""
 
 
 class LayerPart(Struct, frozen=True):
-    """Objects that are written: in a pack, or, without one, to be stored in the database."""
+    """New objects: in a pack or, without one, to be stored in the database."""
 
     packed: Sequence[Packed]
     staged: Staged | None = None
 
 
 class NewLayer(Struct, frozen=True):
-    """A layer that is about to be added."""
+    """A layer to be added."""
 
     manifest: Packed
     parent_id: str | None = None
-    """The layer below it."""
+    """The layer it is based on."""
     parts: Sequence[LayerPart] = ()
-    """What is new in it."""
+    """Objects that are new in it."""
     held: Sequence[bytes] = ()
-    """Objects that are here already and that it needs, because it lies on nothing."""
+    """Digests of stored objects that it needs, if it has no parent."""
     replaced_bytes: int = 0
-    """Of the files below it that it replaces or removes."""
+    """Size of the files in its parent that it replaces or removes."""
 
 
 class AddedLayer(Struct, frozen=True):
@@ -61,27 +61,27 @@ class AddedLayer(Struct, frozen=True):
 
 
 def manifest_of(difference: Difference) -> Packed:
-    """The object that says what is in a layer."""
+    """Return the object that contains the entries of a layer."""
     return bodies.pack(manifests.write(difference))
 
 
 async def lock(connection: Connection, scope: Scope, layer_id: str) -> int:
-    """Keep a layer from going until the transaction ends; how many are below it.
+    """Keep a layer from being removed until the transaction ends; return the number of layers below it.
 
     Raises:
-        Stale: it is gone.
+        Stale: the layer was removed.
     """
     row = await queries.lock.one(connection, scope.params(layer_id=layer_id))
     if row is None:
-        raise Stale("the snapshot that this one is a difference to was removed meanwhile: capture again")
+        raise Stale("the snapshot that this one is based on was removed in the meantime: capture again")
     return int(row[0])
 
 
 async def add(connection: Connection, scope: Scope, new: NewLayer) -> AddedLayer:
-    """Add a layer and hold what it needs.
+    """Add a layer and reference the objects it needs.
 
     Raises:
-        Stale: what it lies on, or something that it counts on, was removed meanwhile.
+        Stale: its parent, or an object it needs, was removed in the meantime.
         LimitExceeded: all of the tenant's objects would take more than ``object_bytes``.
     """
     depth = 0 if new.parent_id is None else 1 + await lock(connection, scope, new.parent_id)
@@ -105,56 +105,56 @@ async def add(connection: Connection, scope: Scope, new: NewLayer) -> AddedLayer
 
 
 async def manifests_of(connection: Connection, scope: Scope, layer_id: str) -> list[Packed | InPack]:
-    """The manifests that a tree consists of, the whole one first: as they are stored, or where they lie.
+    """Return the manifests that make up a tree, the whole one first: their stored bytes, or their positions in packs.
 
     Raises:
         Corrupt: one is missing.
     """
     rows = await queries.chain.all(connection, scope.params(layer_id=layer_id))
     if [row[1] for row in rows] != list(range(len(rows))) or not rows:
-        raise Corrupt(f"the layers of the tree {layer_id} are not all there")
-    return await objects.stored(connection, scope, [bytes(row[0]) for row in rows])
+        raise Corrupt(f"the tree {layer_id} is missing some of its layers")
+    return await objects.read_stored(connection, scope, [bytes(row[0]) for row in rows])
 
 
-def tree_of(read: Sequence[bytes]) -> Tree:
-    """The tree that these manifests come to."""
+def tree_of(manifest_bodies: Sequence[bytes]) -> Tree:
+    """Return the tree that results from these manifests."""
     entries: dict[str, TreeEntry] = {}
     ignore: Sequence[str] = ()
-    for body in read:
+    for body in manifest_bodies:
         difference = manifests.read(body)
         difference.apply(entries)
         ignore = difference.ignore
     return Tree(entries, ignore)
 
 
-def entry_of(read: Sequence[bytes], path: str) -> TreeEntry | None:
-    """One entry of the tree that these manifests come to, without reading the others."""
-    for body in reversed(read):
-        is_known, entry = manifests.ManifestReader(body).find(path)
-        if is_known:
+def entry_of(manifest_bodies: Sequence[bytes], path: str) -> TreeEntry | None:
+    """Return one entry of the tree that results from these manifests, without decoding the others."""
+    for body in reversed(manifest_bodies):
+        is_listed, entry = manifests.ManifestReader(body).find(path)
+        if is_listed:
             return entry
     return None
 
 
-def page_of(read: Sequence[bytes], after: str | None, limit: int) -> tuple[list[TreeEntry], Sequence[str]]:
-    """Entries of the tree that these manifests come to, from a path on in their order, and what was ignored."""
-    opened = [
-        manifests.ManifestReader(body) for body in reversed(read)
-    ]  # the topmost first: what it says of a path counts
-    said = merge(*(each.after(after) for each in opened), key=itemgetter(0))
+def page_of(manifest_bodies: Sequence[bytes], after: str | None, limit: int) -> tuple[list[TreeEntry], Sequence[str]]:
+    """Return at most ``limit`` entries after a path, in order of paths, and the ignore patterns."""
+    readers = [
+        manifests.ManifestReader(body) for body in reversed(manifest_bodies)
+    ]  # the topmost first: its entry for a path takes precedence
+    listed = merge(*(reader.after(after) for reader in readers), key=itemgetter(0))
     entries: list[TreeEntry] = []
-    last = None
-    for path, entry in said:
-        if path != last and entry is not None:
+    last_path = None
+    for path, entry in listed:
+        if path != last_path and entry is not None:
             entries.append(entry)
             if len(entries) == limit:
                 break
-        last = path
-    return entries, opened[0].ignore
+        last_path = path
+    return entries, readers[0].ignore
 
 
 async def collect(connection: Connection, scope: Scope) -> int:
-    """Remove layers that nothing needs any longer and let go of what they hold; how many those were."""
+    """Remove layers that nothing needs, with their references to objects; return their number."""
     loose = await queries.loose.all(connection, scope.params(limit=MAX_LOOSE))
     return sum([await collect_from(connection, scope, row[0]) for row in loose])
 
@@ -162,9 +162,9 @@ async def collect(connection: Connection, scope: Scope) -> int:
 async def collect_from(
     connection: Connection, scope: Scope, layer_id: str | None, released: set[bytes] | None = None
 ) -> int:
-    """Remove a layer and those below it, down to the first that is still needed; how many.
+    """Remove a layer and those below it, down to the first that is still needed; return their number.
 
-    The objects that they held are added to ``released``; ``freeing.free`` removes those that nothing else holds.
+    The objects they referenced are added to ``released``; ``removal.remove_unheld`` removes those without other references.
     """
     count = 0
     while layer_id is not None:
@@ -176,11 +176,11 @@ async def collect_from(
             break
         rows = await objects.queries.release_all.all(connection, params)
         if released is not None:
-            released.update(bytes(each[0]) for each in rows)
+            released.update(bytes(row[0]) for row in rows)
         count, layer_id = count + 1, row[0]
     return count
 
 
 def holder_of(layer_id: str) -> str:
-    """As whom a layer holds objects."""
+    """Return the name under which a layer references objects."""
     return f"layer:{layer_id}"

@@ -1,5 +1,5 @@
 -- name: lock
--- A layer that another is about to lie on: it must not go meanwhile.
+-- Lock a layer that a new one will be based on: it must not be removed in the meantime.
 SELECT depth FROM snapshot_layers WHERE tenant_id = :tenant_id AND id = :layer_id
 /*pg FOR UPDATE*/;
 
@@ -11,7 +11,7 @@ INSERT INTO snapshot_layers (tenant_id, id, parent_id, depth, manifest, stored_b
 VALUES (:tenant_id, :layer_id, :parent_layer_id, :depth, :manifest, :stored_bytes, :replaced_bytes, :now_at);
 
 -- name: chain
--- The manifests that a tree consists of, the whole one first.
+-- The manifests that make up a tree, the whole one first.
 WITH RECURSIVE chain (id, parent_id, depth, manifest) AS (
     SELECT l.id, l.parent_id, l.depth, l.manifest FROM snapshot_layers AS l
     WHERE l.tenant_id = :tenant_id AND l.id = :layer_id
@@ -22,7 +22,7 @@ WITH RECURSIVE chain (id, parent_id, depth, manifest) AS (
 SELECT manifest, depth FROM chain ORDER BY depth;
 
 -- name: loose
--- Layers that no snapshot needs and no other layer lies on.
+-- Layers that no snapshot and no other layer needs.
 SELECT l.id/*pg ::text*/, l.parent_id/*pg ::text*/ FROM snapshot_layers AS l
 WHERE l.tenant_id = :tenant_id
   AND NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = l.id)
@@ -31,7 +31,7 @@ ORDER BY l.id
 LIMIT :limit;
 
 -- name: remove
--- A layer that is held, unless a snapshot or another layer came to need it.
+-- Remove a locked layer, unless a snapshot or another layer has come to need it.
 DELETE FROM snapshot_layers
 WHERE tenant_id = :tenant_id AND id = :layer_id
   AND NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.layer_id = snapshot_layers.id)

@@ -1,4 +1,4 @@
--- What decides about the snapshots of a run, and what holds keep.
+-- What decides about the snapshots of a run, and the holds that keep them.
 
 -- name: policy
 SELECT (SELECT p.per_run FROM retention_policies AS p WHERE p.tenant_id = :tenant_id),
@@ -23,14 +23,14 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     updated_at = excluded.updated_at;
 
 -- name: note_end
--- A run that has ended is rewound: its grace counts from its end, until somebody claims it.
+-- A run that has ended is rewound: its grace period counts from its end, until a worker claims it.
 INSERT INTO run_retention (tenant_id, run_id, ended_at, ended_epoch, created_at, updated_at)
 VALUES (:tenant_id, :run_id, :ended_at, :new_epoch, :now_at, :now_at)
 ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     ended_at = excluded.ended_at, ended_epoch = excluded.ended_epoch, updated_at = excluded.updated_at;
 
 -- name: carry_end
--- The same run is moved once more, without having been claimed since.
+-- The same run is moved again, without having been claimed since.
 UPDATE run_retention SET ended_epoch = :new_epoch
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND ended_epoch = :epoch;
 
@@ -46,7 +46,7 @@ WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id AND h.tenant_id = :t
 LIMIT 1;
 
 -- name: hold_on_session
--- A hold that keeps a session from being removed: on it, on one of its runs, or on everything.
+-- A hold that keeps a session from being removed: on the session, on one of its runs, or on the tenant.
 SELECT h.id/*pg ::text*/ FROM retention_holds AS h
 WHERE h.tenant_id = :tenant_id
   AND (h.session_id = :session_id OR (h.run_id IS NULL AND h.session_id IS NULL)
@@ -55,13 +55,13 @@ WHERE h.tenant_id = :tenant_id
 LIMIT 1;
 
 -- name: lock
--- Take a tenant's row, so that nobody else removes snapshots by a rule or places a hold until the transaction ends.
+-- Lock a tenant's row, so that no other process removes snapshots by a rule or places a hold until the transaction ends.
 INSERT INTO retention_sweeps (tenant_id, epoch) VALUES (:tenant_id, 0)
 ON CONFLICT (tenant_id) DO UPDATE SET epoch = retention_sweeps.epoch
 RETURNING epoch, holder, lease_until, finished_at;
 
 -- name: run
--- The same of one run.
+-- As ``runs`` in retention.sql, for one run.
 SELECT r.id/*pg ::text*/,
        (SELECT COUNT(*) FROM snapshots AS s WHERE s.tenant_id = :tenant_id AND s.run_id = r.id),
        COALESCE(r.finished_at, CASE WHEN r.status = 'waiting' AND r.epoch = o.ended_epoch THEN o.ended_at END),
@@ -77,7 +77,7 @@ WHERE r.tenant_id = :tenant_id AND r.id = :run_id;
 SELECT COUNT(*) FROM snapshots WHERE tenant_id = :tenant_id AND run_id = :run_id;
 
 -- name: oldest_of_run
--- Of the oldest snapshots of a run, so many, those that no rewind needs now.
+-- Of the ``:excess`` oldest snapshots of a run, those that no rewind needs now.
 SELECT s.id/*pg ::text*/, s.size_bytes FROM (
     SELECT o.id, o.size_bytes, o.created_at FROM snapshots AS o
     WHERE o.tenant_id = :tenant_id AND o.run_id = :run_id

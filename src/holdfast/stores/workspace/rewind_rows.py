@@ -1,4 +1,4 @@
-"""What is known of a rewind, and of the run as it was before it."""
+"""Row types of rewinds, with the state of the run before the rewind."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OPEN: frozenset[RewindStatus] = frozenset({"rewinding", "redoing"})
 class Rewind(Struct, frozen=True):
     """A run taken from one step back to another.
 
-    ``snapshot`` is what the tree is brought to, ``dirty`` what it was before. ``rewinding`` and ``redoing`` say that the tree is
-    not there yet, and ``pending_reason`` says why. ``path`` is the directory; without one, the worker that next claims the run
-    brings its workspace to the snapshot.
+    ``snapshot`` is the target of the directory, ``dirty`` its state before. In the states ``rewinding`` and
+    ``redoing`` the directory has not been restored yet, and ``pending_reason`` says why. Without a ``path``, the
+    worker that next claims the run restores its workspace to the snapshot.
     """
 
     id: Id
@@ -43,18 +43,18 @@ class Rewind(Struct, frozen=True):
     finished_at: datetime | None
 
     @property
-    def wanted(self) -> str | None:
-        """The snapshot that the tree is to be brought to, if it is not there yet."""
+    def target_snapshot(self) -> str | None:
+        """The snapshot that the directory must still be restored to, or ``None``."""
         return {"rewinding": self.snapshot, "redoing": self.dirty}.get(self.status)
 
     @property
     def waits_for_worker(self) -> bool:
-        """Whether the next worker brings its workspace to the wanted snapshot; until then no files are changed."""
+        """Whether the next worker restores its workspace to the wanted snapshot; until then no files are changed."""
         return self.status in OPEN and self.path is None and self.snapshot is not None
 
 
 class RunBefore(Struct, frozen=True):
-    """A run as it was before it was taken back. Times are microseconds."""
+    """The state of a run before a rewind. Times are in microseconds."""
 
     status: states.Status
     iteration: int
@@ -69,18 +69,18 @@ class RunBefore(Struct, frozen=True):
 
 
 class StoredRewind(Struct, frozen=True):
-    """A rewind with what is needed to undo it."""
+    """A rewind with the data needed to undo it."""
 
     rewind: Rewind
     anchor: str
-    """Which step ``to_step`` was."""
+    """Identifies the step that ``to_step`` was."""
     before: RunBefore
     children: Sequence[tuple[str, str]]
-    """Runs below that were let go, and the calls they were started for."""
+    """Child runs that were detached, and the calls that had started them."""
 
 
 def run_before(run: Run) -> RunBefore:
-    """A run as it is now."""
+    """Return the current state of a run."""
     return RunBefore(
         run.status,
         run.iteration,
@@ -96,7 +96,7 @@ def run_before(run: Run) -> RunBefore:
 
 
 def changes(before: RunBefore) -> dict[str, Any]:
-    """A run as it was, but for its status: that comes when the tree is there."""
+    """Return the columns that restore a run's earlier state, except its status, which is restored with the directory."""
     return {
         "iteration": before.iteration,
         "attempts": before.attempts,
@@ -111,17 +111,19 @@ def changes(before: RunBefore) -> dict[str, Any]:
 
 
 def regains_status(run: Run, before: RunBefore) -> bool:
-    """Whether a run takes up the status it had before a rewind, now that it is redone."""
+    """Return whether a run takes the status it had before a rewind, now that the rewind is undone."""
     if run.status == "waiting":
         return before.status not in ("running", "waiting")
-    return before.finished_at is not None and run.finished_at is None  # it had ended: nobody drives it on
+    return before.finished_at is not None and run.finished_at is None  # it had ended, so no worker resumes it
 
 
 def pending_reason(path: str | None, snapshot: str | None) -> str:
-    """Why a rewind that was just begun is pending."""
+    """Return why a rewind that was just begun is pending."""
     if snapshot is None:
         return "not finished yet"
-    where = "the worker that next claims the run brings its workspace" if path is None else f"{path} is being brought"
+    where = (
+        "the worker that next claims the run restores its workspace" if path is None else f"{path} is being restored"
+    )
     return text.escape(f"{where} to snapshot {snapshot}")
 
 
@@ -129,21 +131,21 @@ def _us(at: datetime | None) -> int | None:
     return None if at is None else to_us(at)
 
 
-def check_same(found: Rewind, run_id: str, step: int) -> Rewind:
-    """A rewind that is there already, if it is the one that is asked for again.
+def check_same(rewind: Rewind, run_id: str, step: int) -> Rewind:
+    """Return an existing rewind if it is the one requested again.
 
     Raises:
-        Conflict: it is another.
+        Conflict: it is another rewind.
     """
-    if (found.run_id, found.to_step) != (run_id, step):
-        raise Conflict(f"there is another rewind {found.id}, of run {found.run_id} to step {found.to_step}")
-    return found
+    if (rewind.run_id, rewind.to_step) != (run_id, step):
+        raise Conflict(f"rewind {rewind.id} already exists, of run {rewind.run_id} to step {rewind.to_step}")
+    return rewind
 
 
 def parse_step(step: int) -> int:
-    """The number of a step that the caller gave.
+    """Check the number of a step given by the caller.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a valid step number.
     """
     return whole_number(step, "to_step", maximum=MAX_NUMBER - 1)

@@ -1,4 +1,4 @@
--- Where a run is looked up, its session is looked at too: see runs.sql.
+-- Queries that look up a run also check its session: see runs.sql.
 
 -- name: create
 INSERT INTO rewinds (tenant_id, id, run_id, from_step, to_step, status, path, snapshot, dirty, pending_reason,
@@ -19,7 +19,7 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: to_redo
--- The last rewind that brought the run to the step it is at, and was not undone. One that waits for a worker counts.
+-- The last rewind that led to the run's current step and was not undone. One that waits for a worker counts.
 SELECT /*columns Rewind*/ *, anchor, run_before/*pg ::text*/ FROM rewinds
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND to_step = :iteration AND anchor = :anchor
   AND (status = 'rewound' OR (status = 'rewinding' AND path IS NULL AND snapshot IS NOT NULL))
@@ -27,14 +27,14 @@ ORDER BY id DESC
 LIMIT 1;
 
 -- name: pending
--- Those whose tree is still to be brought to where the run is, the oldest first.
+-- Rewinds whose directory has not been restored yet, the oldest first.
 SELECT /*columns Rewind*/ * FROM rewinds
 WHERE tenant_id = :tenant_id AND status IN ('rewinding', 'redoing')
 ORDER BY id
 LIMIT :limit;
 
 -- name: pending_of
--- The one of a run, if there is one.
+-- The pending rewind of a run, if any.
 SELECT /*columns Rewind*/ * FROM rewinds
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND status IN ('rewinding', 'redoing');
 
@@ -44,55 +44,55 @@ WHERE tenant_id = :tenant_id AND id = :rewind_id
 RETURNING /*columns Rewind*/ *;
 
 -- name: explain
--- Why the tree of a rewind that is under way is not there yet.
+-- Record why the directory of a pending rewind has not been restored yet.
 UPDATE rewinds SET pending_reason = :pending_reason
 WHERE tenant_id = :tenant_id AND id = :rewind_id AND status IN ('rewinding', 'redoing');
 
 -- name: keep_dirty
--- The tree as a worker found it, for every rewind of the run whose tree no worker had captured yet.
+-- Record the directory as a worker found it, for every rewind of the run whose directory no worker had captured yet.
 UPDATE rewinds SET dirty = :dirty
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND dirty IS NULL AND snapshot IS NOT NULL
   AND status IN ('rewinding', 'rewound');
 
 -- name: step
--- What tells a step from another of the same number, and when it was.
+-- The identity of a step among others of the same number, and its time.
 SELECT epoch, fingerprint, created_at FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration = :to_step;
 
 -- name: last_place
--- Where the messages of a run end, as of a step.
+-- The position of the last message of a run as of a step.
 SELECT last_seq FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration <= :to_step AND last_seq IS NOT NULL
 ORDER BY iteration DESC
 LIMIT 1;
 
 -- name: first_place
--- Where those of the later steps begin.
+-- The position of the first message of the later steps.
 SELECT first_seq FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration > :to_step AND first_seq IS NOT NULL
 ORDER BY iteration
 LIMIT 1;
 
 -- name: tokens
--- What the later steps have used up.
+-- The tokens used by the later steps.
 SELECT COALESCE(SUM(input_tokens), 0)/*pg ::bigint*/, COALESCE(SUM(output_tokens), 0)/*pg ::bigint*/ FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration > :to_step;
 
 -- name: others
--- Another run that somebody drives in the session, whose log must not be switched under it.
+-- Another running run in the session, whose log must not be switched while it is driven.
 SELECT id/*pg ::text*/ FROM runs
 WHERE tenant_id = :tenant_id AND session_id = :session_id AND status = 'running' AND id <> :run_id
 LIMIT 1;
 
 -- name: children
--- The runs that calls of later steps have started.
+-- Child runs started by calls of later steps.
 SELECT r.id/*pg ::text*/, r.parent_call_id, r.finished_at IS NULL FROM runs AS r
 JOIN tool_calls AS c ON c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.id = r.parent_call_id
 WHERE r.tenant_id = :tenant_id AND r.parent_run_id = :run_id AND c.tenant_id = :tenant_id AND c.iteration > :to_step
 ORDER BY r.id;
 
 -- name: attach_child
--- Say for which call a run was started; for none, so that the call can start another if it is made again.
+-- Attach a child run to a call; or detach it, so that the call can start another run when it is repeated.
 UPDATE runs SET parent_call_id = :call_id WHERE tenant_id = :tenant_id AND id = :child_id;
 
 -- name: keep_steps
@@ -116,18 +116,18 @@ FROM tool_calls WHERE tenant_id = :tenant_id AND run_id = :run_id AND (iteration
 DELETE FROM tool_calls WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration > :to_step;
 
 -- name: settled_calls
--- Calls that had an outcome by then, and were taken in by a later step.
+-- Calls that had an outcome at that time, and were recorded by a later step.
 UPDATE tool_calls SET step = NULL
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step > :to_step AND finished_at <= :step_at;
 
 -- name: open_calls
--- Calls that were open then. They may have happened, so they are as after a crash: begun, and gone on with by what their tools
--- declare.
+-- Calls that were open at that time. They may have happened, so they are treated as after a crash: begun, and resumed as their
+-- tools declare.
 UPDATE tool_calls SET status = 'begun', pause_until = NULL, result = NULL, error = NULL, step = NULL, finished_at = NULL
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step > :to_step;
 
 -- name: newer_calls
--- A call that was intended since the run was taken back.
+-- A call made since the run was taken back.
 SELECT id FROM tool_calls WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration > :to_step
 LIMIT 1;
 
@@ -139,7 +139,7 @@ SELECT tenant_id, :run_id/*pg ::uuid*/, iteration, epoch, state, last_tool_resul
 FROM rewound_steps WHERE tenant_id = :tenant_id AND rewind_id = :rewind_id;
 
 -- name: make_room
--- Calls that are there as they were opened anew.
+-- Calls that were reopened by the rewind.
 DELETE FROM tool_calls
 WHERE tenant_id = :tenant_id AND run_id = :run_id
   AND id IN (SELECT k.id FROM rewound_calls AS k WHERE k.tenant_id = :tenant_id AND k.rewind_id = :rewind_id);
@@ -158,7 +158,7 @@ DELETE FROM rewound_steps WHERE tenant_id = :tenant_id AND rewind_id = :rewind_i
 DELETE FROM rewound_calls WHERE tenant_id = :tenant_id AND rewind_id = :rewind_id;
 
 -- name: put_run
--- A run at another step, if it is still as it was when it was looked at.
+-- Move a run to another step, if it is unchanged since it was read.
 UPDATE runs SET
     iteration = :iteration,
     status = :status,

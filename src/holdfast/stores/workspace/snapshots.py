@@ -1,7 +1,8 @@
-"""Snapshots: directory trees as they were after steps of a run.
+"""Snapshots: directory trees as captured after steps of a run.
 
-A snapshot is whole or absent: its rows are written in one transaction, after all that they refer to. What it consists of lies in
-layers (``layers``), whose content is objects. ``acme.workspaces.capture`` makes snapshots; here they are looked at and removed.
+A snapshot is whole or absent: its rows are written in one transaction, after everything they refer to. Its content is
+stored in layers (``layers``), whose content is objects. ``acme.workspaces.capture`` creates snapshots; this store
+reads and removes them.
 """
 
 from __future__ import annotations
@@ -27,66 +28,66 @@ from ...errors import Conflict, InvalidInput, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...offload import work
-from ...trees.entries import Tree, TreeEntry, objects_of, raw, shown
+from ...trees.entries import Tree, TreeEntry, objects_of, path_bytes, path_text
 from ..execution.runs import states
 from ..objects import activity, objects, packs
-from ..objects.activity import Deed
+from ..objects.activity import NewActivity
 from ..objects.packs import InPack
 from . import layers, retention_rules
 from .layers import NewLayer
 
 SnapshotKind = Literal["step", "dirty", "imported"]
 DELETED = "checkpoint.deleted"
-"""What the removal of a snapshot is called in the log of what was done."""
+"""The action under which the removal of a snapshot appears in the activity log."""
 _MAX_STEP = 2**62
 
 
 class Snapshot(Struct, frozen=True):
-    """A directory tree as it was.
+    """A captured directory tree.
 
-    ``kind`` says where it comes from: the end of a ``step``, a tree that was ``dirty`` when it was to be put back, or
+    ``kind`` states its origin: the end of a ``step``, a ``dirty`` tree captured before a rewind changed it, or
     ``imported``.
     """
 
     id: Id
     run_id: Id
     step: int | None
-    """The iteration of the run after which it was taken."""
+    """The iteration of the run after which it was captured."""
     parent_id: Id | None
-    """The snapshot it was taken after; it may be gone by now."""
+    """The snapshot it was captured after; it may have been removed since."""
     kind: SnapshotKind
     layer_id: Id
     entry_count: int
     tree_bytes: int
-    """Of all files in it."""
+    """Size of all files in it."""
     size_bytes: int
-    """Stored for it that were not stored before."""
+    """Bytes stored for it that were not stored before."""
     depth: int
-    """Layers below its own."""
+    """Number of layers below its own."""
     created_at: datetime
 
 
 class SnapshotUsage(Struct, frozen=True):
-    """What the snapshots of a tenant amount to."""
+    """Totals of a tenant's snapshots."""
 
     count: int
     layers: int
-    """What they consist of, and what others still need of those that are gone."""
+    """Layers of existing snapshots, and of removed ones that others are still based on."""
     stored_bytes: int
 
 
 class TreePage(Struct, frozen=True):
-    """Some of what is in a snapshot, in the order of paths."""
+    """A page of the entries of a snapshot, in order of paths."""
 
     entries: Sequence[TreeEntry]
     ignore: Sequence[str]
-    """The patterns by which other things were left out."""
+    """The patterns by which other entries were left out."""
     next: str | None
     """The cursor of the next page, or ``None`` at the end."""
 
 
 class NewSnapshot(Struct, frozen=True):
-    """A snapshot that is about to be recorded, on a new layer or on one that is there."""
+    """A snapshot to be recorded, with a new layer or on an existing one."""
 
     run_id: str
     step: int | None
@@ -106,10 +107,10 @@ class AsyncSnapshots(TenantStore):
 
     @reads
     async def get(self, connection: Connection, snapshot_id: Id) -> Snapshot:
-        """One snapshot.
+        """Return a snapshot.
 
         Raises:
-            NotFound: there is none, or its session was deleted.
+            NotFound: it does not exist, or its session was deleted.
         """
         return await get(connection, self._scope, snapshot_id)
 
@@ -117,7 +118,7 @@ class AsyncSnapshots(TenantStore):
     async def find(
         self, connection: Connection, run_id: Id, *, step: int | None = None, kind: SnapshotKind | None = None
     ) -> Snapshot | None:
-        """The newest snapshot of a run, or of one of its steps, or of one kind; ``None`` if there is none."""
+        """Return the newest snapshot of a run, optionally of one step or kind, or ``None``."""
         return await latest(connection, self._scope, run_id, step=step, kind=kind)
 
     @reads
@@ -131,81 +132,81 @@ class AsyncSnapshots(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Snapshot]:
-        """Snapshots, the newest first: all, or those of a run, a step, a kind. With ``limit``, a page.
+        """List snapshots, the newest first: all, or those of a run, a step or a kind. With ``limit``, return a page.
 
         Raises:
-            InvalidFilter: the cursor is not of this list.
+            InvalidFilter: the cursor belongs to another list.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
-        params, where = _of(self._scope, run_id, step, kind)
+        params, where = _condition(self._scope, run_id, step, kind)
         params["limit"] = rows_to_read(limit, limits)
         if run_id is not None:
             where += "\n  AND s.run_id = :run_id"
         where += after_clause(cursor, "snapshots", {"s.created_at": "time", "s.id": "id"}, params, connection.dialect)
         index = "snapshots_by_time" if run_id is None else "snapshots_by_run"
-        found = mapper(Snapshot, connection.dialect)(await queries.list.all(connection, params, where, index))
-        return page(found, limit, limits, "snapshots", _cursor)
+        snapshots = mapper(Snapshot, connection.dialect)(await queries.list.all(connection, params, where, index))
+        return page(snapshots, limit, limits, "snapshots", _cursor)
 
     @only_reads
     async def tree(self, snapshot_id: Id) -> Tree:
-        """Everything in a snapshot, by its path, and what was ignored.
+        """Return all entries of a snapshot by path, and the ignore patterns.
 
         Raises:
-            NotFound: there is no such snapshot.
+            NotFound: the snapshot does not exist.
             Corrupt: it cannot be read.
-            Unavailable: it lies in packs, and the place where packs are kept cannot be reached.
+            Unavailable: it is stored in packs, and the storage of packs cannot be reached.
         """
 
-        found = await self._read_manifests(snapshot_id)
-        return await work(self._engine, lambda: layers.tree_of(found))
+        manifests = await self._read_manifests(snapshot_id)
+        return await work(self._engine, lambda: layers.tree_of(manifests))
 
     @only_reads
     async def entries(self, snapshot_id: Id, *, limit: int, cursor: str | None = None) -> TreePage:
-        """A page of what is in a snapshot, in the order of paths. It costs what a page has, not what the tree has.
+        """Return a page of a snapshot's entries, in order of paths. The cost depends on the page, not on the tree.
 
         Raises:
-            NotFound: there is no such snapshot.
-            InvalidFilter: the cursor is not of this list.
+            NotFound: the snapshot does not exist.
+            InvalidFilter: the cursor belongs to another list.
             LimitExceeded: ``limit`` is over ``page_rows``.
-            Corrupt: it cannot be read.
-            Unavailable: it lies in packs, and the place where packs are kept cannot be reached.
+            Corrupt: the snapshot cannot be read.
+            Unavailable: it is stored in packs, and the storage of packs cannot be reached.
         """
         if limit is None:
-            raise InvalidInput("limit must be a whole number from 1 on, not None")
-        most = rows_to_read(limit, self._scope.limits)
-        after = None if cursor is None else shown(decode_cursor(cursor, "tree", bytes)[0])
-        found = await self._read_manifests(snapshot_id)
-        entries, ignore = await work(self._engine, lambda: layers.page_of(found, after, most))
-        next = encode_cursor("tree", raw(entries[limit - 1].path)) if len(entries) > limit else None
+            raise InvalidInput("limit must be a positive integer, not None", field="limit")
+        row_limit = rows_to_read(limit, self._scope.limits)
+        after = None if cursor is None else path_text(decode_cursor(cursor, "tree", bytes)[0])
+        manifests = await self._read_manifests(snapshot_id)
+        entries, ignore = await work(self._engine, lambda: layers.page_of(manifests, after, row_limit))
+        next = encode_cursor("tree", path_bytes(entries[limit - 1].path)) if len(entries) > limit else None
         return TreePage(entries[:limit], ignore, next)
 
     @only_reads
     async def read(self, snapshot_id: Id, path: str) -> bytes:
-        """The content of one file.
+        """Return the content of one file.
 
         Raises:
-            NotFound: there is no such snapshot, or no such file in it.
+            NotFound: the snapshot does not exist, or it does not contain such a file.
             LimitExceeded: the file is over ``content_bytes``: restore it instead.
-            Corrupt: it is not what was captured.
-            Unavailable: it lies in a pack, and the place where packs are kept cannot be reached.
+            Corrupt: the content differs from the captured content.
+            Unavailable: it is stored in a pack, and the storage of packs cannot be reached.
         """
-        found = await self._read_manifests(snapshot_id)
-        entry = await work(self._engine, lambda: layers.entry_of(found, path))
+        manifests = await self._read_manifests(snapshot_id)
+        entry = await work(self._engine, lambda: layers.entry_of(manifests, path))
         if entry is None or entry.kind != "file":
-            raise NotFound(f"there is no file {path!r} in snapshot {snapshot_id}")
+            raise NotFound(f"snapshot {snapshot_id} does not contain a file {path!r}", noun="file", key=path)
         self._scope.limits.check("content_bytes", entry.size, path)
         content = await self._bodies(entry)
         return b"".join(
-            content[lies_in][start : start + length] if lies_in else bytes(length)
-            for lies_in, start, length in entry.pieces
+            content[digest][start : start + length] if digest else bytes(length)
+            for digest, start, length in entry.pieces
         )
 
     @writes
     async def delete(self, connection: Connection, snapshot_ids: Sequence[Id], *, reason: str) -> Sequence[Snapshot]:
-        """Remove snapshots, and what of them no other needs; those that were there. Removing them again changes nothing.
+        """Delete snapshots, with everything that no other snapshot needs; return those that existed.
 
-        The room they took is free after ``objects.prune``.
+        Deleting them again changes nothing. The space is freed by ``objects.prune``.
 
         Raises:
             InvalidInput: no reason is given.
@@ -219,12 +220,14 @@ class AsyncSnapshots(TenantStore):
 
     @writes
     async def collect(self, connection: Connection) -> int:
-        """Let go of what snapshots left that went with their run; how many layers those were."""
+        """Remove layers left by snapshots that were removed with their runs; return their number."""
         return await layers.collect(connection, self._scope)
 
     @reads
     async def usage(self, connection: Connection) -> SnapshotUsage:
-        """How many snapshots there are, and what they take. What other things are kept in objects is not counted."""
+        """Return the number of snapshots and layers, and their stored bytes. Objects stored for other purposes are
+        not counted.
+        """
         row = await queries.usage.one(connection, self._scope.params())
         assert row is not None
         return SnapshotUsage(*map(int, row))
@@ -243,41 +246,43 @@ class AsyncSnapshots(TenantStore):
         return await objects.fetch(connection, self._scope, digests)
 
     async def _layer_tree(self, layer_id: str) -> tuple[Tree, int]:
-        """What a layer comes to, and how many lie below it; ``NotFound`` if it is there no longer."""
+        """Return the tree of a layer and the number of layers below it; raise ``NotFound`` if it was removed."""
 
         async def read() -> Sequence[bytes]:
             return await self._out_of_packs(await self._layer_manifests(layer_id))
 
-        found = await packs.settled(read)
-        return await work(self._engine, lambda: layers.tree_of(found)), len(found) - 1
+        manifests = await packs.retry_moved(read)
+        return await work(self._engine, lambda: layers.tree_of(manifests)), len(manifests) - 1
 
     @reads
     async def _layer_manifests(self, connection: Connection, layer_id: str) -> Sequence[Packed | InPack]:
         if await layers.queries.has.one(connection, self._scope.params(layer_id=layer_id)) is None:
-            raise NotFound(f"there is no layer {layer_id} here")
+            raise NotFound(f"layer {layer_id} does not exist", noun="layer", key=layer_id)
         return await layers.manifests_of(connection, self._scope, layer_id)
 
     async def _read_manifests(self, snapshot_id: str) -> Sequence[bytes]:
         async def read() -> Sequence[bytes]:
-            _, found = await self._manifests(snapshot_id)
-            return await self._out_of_packs(found)
+            _, manifests = await self._manifests(snapshot_id)
+            return await self._out_of_packs(manifests)
 
-        return await packs.settled(read)
+        return await packs.retry_moved(read)
 
-    async def _out_of_packs(self, found: Sequence[Packed | InPack]) -> Sequence[bytes]:
-        """Bodies as they were put; those that lie in packs are read from there."""
-        out = [each for each in found if isinstance(each, InPack)]
-        there = await packs.raw(self._engine, self._scope, out) if out else {}
-        stored = [there[each.digest] if isinstance(each, InPack) else each.body for each in found]
+    async def _out_of_packs(self, items: Sequence[Packed | InPack]) -> Sequence[bytes]:
+        """Return the uncompressed bodies, reading those in packs from there."""
+        in_packs = [item for item in items if isinstance(item, InPack)]
+        packed_bodies = await packs.read_stored(self._engine, self._scope, in_packs) if in_packs else {}
+        stored_bodies = [packed_bodies[item.digest] if isinstance(item, InPack) else item.body for item in items]
 
         def unpacked() -> list[bytes]:
-            return [bodies.unpack(each.digest, each.codec, body) for each, body in zip(found, stored, strict=True)]
+            return [
+                bodies.unpack(item.digest, item.codec, body) for item, body in zip(items, stored_bodies, strict=True)
+            ]
 
         return await work(self._engine, unpacked)
 
     @reads
     async def _stored(self, connection: Connection, digests: Sequence[bytes]) -> Sequence[Packed | InPack]:
-        return await objects.stored(connection, self._scope, digests)
+        return await objects.read_stored(connection, self._scope, digests)
 
     async def _bodies(self, entry: TreeEntry) -> dict[bytes, bytes]:
         digests = sorted(objects_of([entry]))
@@ -285,13 +290,13 @@ class AsyncSnapshots(TenantStore):
         async def read() -> Sequence[bytes]:
             return await self._out_of_packs(await self._stored(digests))
 
-        return dict(zip(digests, await packs.settled(read), strict=True))
+        return dict(zip(digests, await packs.retry_moved(read), strict=True))
 
     def _ids(self, ids: Sequence[str]) -> Sequence[str]:
         if isinstance(ids, str) or not isinstance(ids, Sequence):
-            raise InvalidInput("snapshot_ids come as a list")
+            raise InvalidInput("snapshot_ids must be a list", field="snapshot_ids")
         self._scope.limits.check("batch_rows", len(ids), "snapshot_ids")
-        return sorted({parse_id(each, "snapshot id") for each in ids})
+        return sorted({parse_id(snapshot_id, "snapshot id") for snapshot_id in ids})
 
 
 class Snapshots(Blocking[AsyncSnapshots]):
@@ -309,51 +314,52 @@ class Snapshots(Blocking[AsyncSnapshots]):
 
 
 async def get(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> Snapshot:
-    """One snapshot; for other stores, in their transaction.
+    """Return a snapshot; for other stores, in their transaction.
 
     Raises:
-        NotFound: there is none, or its session was deleted.
+        NotFound: it does not exist, or its session was deleted.
     """
     row = await queries.get.one(connection, scope.params(id=parse_id(snapshot_id, "snapshot id")))
     if row is None:
-        raise NotFound(f"there is no snapshot {snapshot_id} here")
+        raise NotFound(f"snapshot {snapshot_id} does not exist", noun="snapshot", key=snapshot_id)
     return _snapshot(connection, row)
 
 
 async def find(connection: Connection, scope: scopes.Scope, snapshot_id: str) -> Snapshot | None:
-    """A snapshot, seen or not; ``None`` if there is none."""
-    row = await queries.there.one(connection, scope.params(id=snapshot_id))
+    """Return a snapshot, visible or not, or ``None``."""
+    row = await queries.find.one(connection, scope.params(id=snapshot_id))
     return None if row is None else _snapshot(connection, row)
 
 
 async def latest(
     connection: Connection, scope: scopes.Scope, run_id: str, *, step: int | None = None, kind: str | None = None
 ) -> Snapshot | None:
-    """The newest snapshot of a run, or of one of its steps, or of one kind; for other stores, in their transaction."""
-    params, where = _of(scope, run_id, step, kind)
+    """Return the newest snapshot of a run, optionally of one step or kind; for other stores, in their transaction."""
+    params, where = _condition(scope, run_id, step, kind)
     row = await queries.latest.one(connection, params, where)
     return None if row is None else _snapshot(connection, row)
 
 
 async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) -> Snapshot:
-    """Record a snapshot, in the transaction of whatever goes with it. Doing it again with the same id changes nothing.
+    """Record a snapshot, in the transaction of its related changes. Recording it again with the same id changes
+    nothing.
 
     Raises:
-        NotFound: there is no such run in a live session.
-        Conflict: there is another snapshot under this id.
-        Stale: what it lies on was removed meanwhile.
+        NotFound: the run does not exist in a live session.
+        Conflict: another snapshot has this id.
+        Stale: the layer it is based on was removed in the meantime.
     """
     params = scope.params(run_id=parse_id(new.run_id, "run id"), id=new.id)
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(new.run_id)
-    there = await queries.there.one(connection, params)
-    if there is not None:
-        return _same(_snapshot(connection, there), new)
+        raise states.run_not_found(new.run_id)
+    existing_row = await queries.find.one(connection, params)
+    if existing_row is not None:
+        return _check_same(_snapshot(connection, existing_row), new)
     if isinstance(new.layer, NewLayer):
         added = await layers.add(connection, scope, new.layer)
-        layer_id, depth, stored = added.id, added.depth, added.stored_bytes
+        layer_id, depth, stored_bytes = added.id, added.depth, added.stored_bytes
     else:
-        layer_id, depth, stored = new.layer, await layers.lock(connection, scope, new.layer), 0
+        layer_id, depth, stored_bytes = new.layer, await layers.lock(connection, scope, new.layer), 0
     params |= {
         "step": None if new.step is None else parse_step(new.step),
         "parent_id": new.parent_id,
@@ -361,53 +367,57 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
         "layer_id": layer_id,
         "entry_count": new.entry_count,
         "tree_bytes": new.tree_bytes,
-        "size_bytes": stored,
+        "size_bytes": stored_bytes,
         "depth": depth,
         "now_at": scope.clock.now_us(),
     }
     row = await queries.add.one(connection, params)
     if row is None:
-        raise Conflict(f"there is another snapshot under the id {new.id}")
+        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind")
     return _snapshot(connection, row)
 
 
 async def delete(
     connection: Connection, scope: scopes.Scope, ids: Sequence[str], *, reason: str, released: set[bytes] | None = None
 ) -> list[Snapshot]:
-    """Remove snapshots and what no other needs of them, and note it; for other stores, in their transaction.
+    """Delete snapshots with what no other needs of them, and log it; for other stores, in their transaction.
 
-    The objects that their layers held are added to ``released``.
+    The objects that their layers referenced are added to ``released``.
     """
-    rows = [await queries.remove.one(connection, scope.params(id=each)) for each in ids]
+    rows = [await queries.remove.one(connection, scope.params(id=snapshot)) for snapshot in ids]
     removed = [_snapshot(connection, row) for row in rows if row is not None]
-    for layer_id in sorted({each.layer_id for each in removed}):
+    for layer_id in sorted({snapshot.layer_id for snapshot in removed}):
         await layers.collect_from(connection, scope, layer_id, released)
-    await activity.note(connection, scope, [_deed(each, reason) for each in removed])
+    await activity.record_all(connection, scope, [_deed(snapshot, reason) for snapshot in removed])
     return removed
 
 
 def kind_of(kind: object) -> SnapshotKind:
-    """A kind of snapshot that the caller gave.
+    """Check a kind of snapshot given by the caller.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a known kind.
     """
     if kind not in get_args(SnapshotKind):
-        raise InvalidInput(f"kind is one of {', '.join(get_args(SnapshotKind))}, not {str(kind)[:60]!r}")
+        raise InvalidInput(
+            f"kind must be one of {', '.join(get_args(SnapshotKind))}, not {str(kind)[:60]!r}", field="kind"
+        )
     return cast(SnapshotKind, kind)
 
 
 def parse_step(step: int) -> int:
-    """The number of a step that the caller gave.
+    """Check the number of a step given by the caller.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a valid step number.
     """
     return whole_number(step, "step", maximum=_MAX_STEP - 1)
 
 
-def _of(scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None) -> tuple[dict[str, Any], str]:
-    """Parameters and conditions for the snapshots of a run, a step, a kind."""
+def _condition(
+    scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None
+) -> tuple[dict[str, Any], str]:
+    """Return the parameters and conditions for the snapshots of a run, a step and a kind."""
     params, where = scope.params(), ""
     if run_id is not None:
         params["run_id"] = parse_id(run_id, "run id")
@@ -422,15 +432,15 @@ def _snapshot(connection: Connection, row: Row) -> Snapshot:
     return mapper(Snapshot, connection.dialect)([row])[0]
 
 
-def _deed(removed: Snapshot, reason: str) -> Deed:
-    details = {"run_id": removed.run_id, "size_bytes": removed.size_bytes}
-    return Deed(action=DELETED, subject_kind="snapshot", subject_id=removed.id, reason=reason, details=details)
+def _deed(snapshot: Snapshot, reason: str) -> NewActivity:
+    details = {"run_id": snapshot.run_id, "size_bytes": snapshot.size_bytes}
+    return NewActivity(action=DELETED, subject_kind="snapshot", subject_id=snapshot.id, reason=reason, details=details)
 
 
-def _same(there: Snapshot, new: NewSnapshot) -> Snapshot:
-    if (there.run_id, there.step, there.kind) != (parse_id(new.run_id, "run id"), new.step, new.kind):
-        raise Conflict(f"there is another snapshot under the id {new.id}")
-    return there
+def _check_same(existing: Snapshot, new: NewSnapshot) -> Snapshot:
+    if (existing.run_id, existing.step, existing.kind) != (parse_id(new.run_id, "run id"), new.step, new.kind):
+        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind")
+    return existing
 
 
 def _cursor(snapshot: Snapshot) -> str:

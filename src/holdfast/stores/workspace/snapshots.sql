@@ -1,4 +1,4 @@
--- A snapshot is seen as long as its run is, which is as long as its session is.
+-- A snapshot is visible as long as its run is, that is, as long as its session is.
 -- "(deleted_at IS NULL) IS TRUE": see sessions.sql.
 
 -- name: add
@@ -7,8 +7,8 @@ VALUES (:tenant_id, :id, :run_id, :step, :parent_id, :kind, :layer_id, :entry_co
 ON CONFLICT (tenant_id, id) DO NOTHING
 RETURNING /*columns Snapshot*/ *;
 
--- name: there
--- A snapshot, seen or not.
+-- name: find
+-- A snapshot, visible or not.
 SELECT /*columns Snapshot*/ * FROM snapshots WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: get
@@ -28,7 +28,7 @@ ORDER BY s.created_at DESC, s.id DESC
 LIMIT :limit;
 
 -- name: latest
--- The newest of a run, or the newest of one of its steps.
+-- The newest snapshot of a run, or of one of its steps.
 SELECT /*columns Snapshot s*/ * FROM snapshots AS s
 WHERE s.tenant_id = :tenant_id AND s.run_id = :run_id/*where*/
   AND EXISTS (SELECT 1 FROM runs AS r JOIN sessions AS e ON e.tenant_id = r.tenant_id AND e.id = r.session_id

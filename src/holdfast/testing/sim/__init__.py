@@ -1,34 +1,34 @@
-"""Simulation: your agents, the real stores and the real SQLite engine, on a machine on which anything may go wrong.
+"""Simulation: your agents, the real stores and the real SQLite engine on a simulated machine with injected faults.
 
 ::
 
-    from holdfast.testing.sim import AgentsAtWork, Simulation
+    from holdfast.testing.sim import AgentScenario, Simulation
 
-    report = Simulation(7, AgentsAtWork(7)).run()
+    report = Simulation(7, AgentScenario(7)).run()
     assert report.violation is None, report.trace
 
-One seed decides who goes on, what time it is and what goes wrong, so a failure is found again by its seed.
+One seed decides the schedule, the time and the faults, so a failure can be reproduced from its seed.
 ``docs/guide/simulation.md`` shows how to simulate code of your own.
 """
 
 from __future__ import annotations
 
-from .agent_driver import AgentsAtWork
+from .agent_driver import AgentScenario
 from .exploration import explore, simulate
 from .faults import Fault, FaultName, mixed
-from .loop_driver import LoopsAtWork
-from .observer import Look
+from .loop_driver import LoopScenario
+from .observer import Observer
 from .process import Process
 from .scenario import Scenario
 from .simulation import Report, Simulation, ToolFailed
 from .violation import Violation
 
 __all__ = [
-    "AgentsAtWork",
+    "AgentScenario",
     "Fault",
     "FaultName",
-    "Look",
-    "LoopsAtWork",
+    "LoopScenario",
+    "Observer",
     "Process",
     "Report",
     "Scenario",

@@ -1,8 +1,8 @@
-"""The built-in scenario: workers that drive the runs of agents, a client that starts them, and a person who decides.
+"""Built-in scenario: workers that drive the runs of agents, a client that starts the runs, and a person who decides on calls.
 
-The workers are as plain as can be, over the stores alone: claim, load, read the conversation, ask the model, record what is
-about to be done, do it, commit the step. Each has a heartbeat that renews its lease. Whatever goes wrong, they do what the
-stores' documentation says: make the call again, open the database again, or let go.
+The workers use only the stores: claim a run, load it, read the conversation, call the model, record the tool calls, make
+them, commit the step. Each has a heartbeat that renews its lease. After an error they do what the stores' documentation
+prescribes: retry the call, reopen the database, or abandon the run.
 """
 
 from __future__ import annotations
@@ -19,52 +19,54 @@ from ...stores.execution.runs.runs import LoadedRun
 from ...stores.execution.runs.states import Run
 from ...stores.execution.runs.step_log import Usage
 from ...tenant_handles import AsyncTenantHandle
-from .observer import Look
+from .observer import Observer
 from .plans import TENANTS, PlannedRun, PlannedStep, check_end, plan_runs
 from .process import Main, Process
 from .scenario import Scenario
 from .simulation import ToolFailed
 
 TTL_MS = 30_000
-"""How long a lease lasts."""
+"""Duration of a lease."""
 
 
-class AgentsAtWork(Scenario):
+class AgentScenario(Scenario):
     """Runs of agents, driven by several processes with several workers each.
 
     Args:
-        seed: decides what the agents do, and whatever is not said here.
-        runs: how many there are.
-        processes: how many drive them.
-        workers: how many coroutines of each process do.
+        seed: decides what the agents do, and the sizes that are not given.
+        runs: number of runs.
+        processes: number of processes that drive them.
+        workers: number of worker coroutines in each process.
     """
 
     def __init__(
         self, seed: int, *, runs: int | None = None, processes: int | None = None, workers: int | None = None
     ) -> None:
         random = Random(f"{seed} sizes")
-        drawn = random.randint(1, 4), random.randint(2, 3), random.randint(1, 2)
-        self.plans = plan_runs(seed, runs or drawn[0])
-        self._processes, self._workers = processes or drawn[1], workers or drawn[2]
+        defaults = random.randint(1, 4), random.randint(2, 3), random.randint(1, 2)
+        self.plans = plan_runs(seed, runs or defaults[0])
+        self._processes, self._workers = processes or defaults[1], workers or defaults[2]
         self._ended: set[str] = set()
 
     def processes(self, random: Random) -> Mapping[str, Main]:
         drivers = {f"worker-{number}": self.drive_runs for number in range(1, self._processes + 1)}
         return {"client": self.start_runs, "person": self.decide, **drivers}
 
-    def finished(self, look: Look) -> bool:
-        ends = {run.id: run.status for run in look.rows().runs.values()}
+    def finished(self, observer: Observer) -> bool:
+        ends = {run.id: run.status for run in observer.rows().runs.values()}
         return all(
             ends.get(id) == "completed" or (plan.cancelled and ends.get(id) == "cancelled")
             for id, plan in self.plans.items()
         )
 
-    def unfinished(self, look: Look) -> str:
-        rows = look.select("SELECT id, status, iteration, epoch, attempts, error FROM runs WHERE status <> 'completed'")
-        return f"{len(self.plans)} runs were to be started, and of these are left: {rows}"
+    def unfinished(self, observer: Observer) -> str:
+        rows = observer.select(
+            "SELECT id, status, iteration, epoch, attempts, error FROM runs WHERE status <> 'completed'"
+        )
+        return f"{len(self.plans)} runs were planned, and these are not completed: {rows}"
 
-    def check(self, look: Look) -> None:
-        rows = look.rows()
+    def check(self, observer: Observer) -> None:
+        rows = observer.rows()
         for run in rows.runs.values():
             if run.status == "completed" and run.id in self.plans and run.id not in self._ended:
                 check_end(self.plans[run.id], run, rows)
@@ -73,7 +75,7 @@ class AgentsAtWork(Scenario):
     # The client
 
     async def start_runs(self, process: Process) -> None:
-        """Start the runs, each after a message; whatever is there already from an earlier life is found there."""
+        """Start each run after a message. All calls are idempotent, so a restarted client finds its earlier work."""
         for plan in self.plans.values():
             session = await process.insist(
                 lambda plan=plan: process.tenant(plan.tenant).sessions.upsert(plan.key, agent="helper")  # type: ignore[misc]
@@ -93,7 +95,7 @@ class AgentsAtWork(Scenario):
     # The person
 
     async def decide(self, process: Process) -> None:
-        """Say what becomes of calls that only a person can decide, wake runs that failed, and cancel some."""
+        """Decide on calls that need a person, resume failed runs, and cancel some runs."""
         while True:
             await process.sleep(process.random.uniform(3, 15))
             for tenant in TENANTS:
@@ -130,12 +132,12 @@ class AgentsAtWork(Scenario):
             process.spawn(f"{number}", worker.work())
             process.spawn(f"{number}-heartbeat", worker.beat())
 
-    def worker(self, process: Process, name: str) -> Worker:
-        """A worker of a process."""
-        return Worker(self.plans, process, name)
+    def worker(self, process: Process, name: str) -> AgentWorker:
+        """Create a worker of a process."""
+        return AgentWorker(self.plans, process, name)
 
 
-class Worker:
+class AgentWorker:
     """Claims runs and drives them."""
 
     def __init__(self, plans: Mapping[str, PlannedRun], process: Process, name: str) -> None:
@@ -144,12 +146,12 @@ class Worker:
 
     @property
     def acme(self) -> AsyncTenantHandle:
-        """The handle of the tenant whose run is driven; ask for it each time, it may be another one by then."""
+        """The handle of the held run's tenant. Read it for each call: it changes when the database is reopened."""
         assert self.held is not None
         return self.process.tenant(self.held.tenant)
 
     async def work(self) -> None:
-        """Claim, drive, and again."""
+        """Claim and drive runs forever."""
         process = self.process
         while True:
             claim = lambda: process.holdfast.run_queue.claim(self.name, ttl_ms=TTL_MS)  # noqa: E731
@@ -164,7 +166,7 @@ class Worker:
             self.held = None
 
     async def beat(self) -> None:
-        """Renew the lease of whatever is driven, every third of it."""
+        """Renew the lease of the held run after every third of its duration."""
         while True:
             await self.process.sleep(TTL_MS / 3_000)
             held = self.held
@@ -175,7 +177,7 @@ class Worker:
                     self.process.say(f"{self.name} cannot renew: {type(error).__name__}")
 
     async def drive(self, run: Run) -> None:
-        """Do iteration after iteration."""
+        """Execute iterations until the run ends, pauses or is released."""
         process, plan = self.process, self.plans[run.id]
         while True:
             loaded = await process.insist(lambda: self.acme.runs.load(run.id))
@@ -196,17 +198,17 @@ class Worker:
                 return
 
     async def commit(self, loaded: LoadedRun, plan: PlannedRun, outcomes: Sequence[ToolOutcome]) -> bool:
-        """Commit the step; whether this process is done with the run."""
+        """Commit the step and return whether this process has finished with the run."""
         run, iteration = loaded.run, loaded.run.iteration + 1
         planned = plan.steps[iteration - 1]
         is_last = iteration == len(plan.steps)
         until = None
         if planned.pause_s is not None and not is_last:
             until = self.process.now() + timedelta(seconds=planned.pause_s)
-        said = [NewMessage(role="assistant", content=f"{run.id} {iteration} by {self.name}", token_count=3)]
-        said += [
-            NewMessage(role="user", content=[{"type": "text", "text": f"{each.id}: {each.result}"}])
-            for each in outcomes
+        messages = [NewMessage(role="assistant", content=f"{run.id} {iteration} by {self.name}", token_count=3)]
+        messages += [
+            NewMessage(role="user", content=[{"type": "text", "text": f"{outcome.id}: {outcome.result}"}])
+            for outcome in outcomes
         ]
         await self.process.insist(
             lambda: self.acme.runs.step(
@@ -218,9 +220,9 @@ class Worker:
                     "by": self.name,
                     "last": loaded.step.state["iteration"] if loaded.step else 0,
                 },
-                messages=said,
+                messages=messages,
                 tool_calls=outcomes,
-                usage=Usage(input_tokens=iteration, output_tokens=len(said)),
+                usage=Usage(input_tokens=iteration, output_tokens=len(messages)),
                 stop_reason="end_turn" if is_last else None,
                 pause_until=until,
             )
@@ -228,30 +230,30 @@ class Worker:
         return is_last or until is not None
 
     async def call_tools(self, loaded: LoadedRun, planned: PlannedStep) -> list[ToolOutcome] | None:
-        """Make the calls of an iteration that are to be made; ``None`` if a person must be asked first."""
+        """Make the due calls of an iteration and return their outcomes, or ``None`` if a person must decide first."""
         run = loaded.run
-        known = {call.id for call in loaded.tool_calls}
+        recorded = {call.id for call in loaded.tool_calls}
         pending = {
-            each.call.id: each for each in await self.process.insist(lambda: self.acme.tool_calls.pending(run.id))
+            item.call.id: item for item in await self.process.insist(lambda: self.acme.tool_calls.pending(run.id))
         }
-        if any(each.action in ("ask", "wait") for each in pending.values()):
+        if any(item.action in ("ask", "wait") for item in pending.values()):
             return None
         outcomes = [
-            ToolOutcome(id=id, status="unknown", error="nobody knows whether it has happened")
-            for id, each in pending.items()
-            if each.action == "report"
+            ToolOutcome(id=id, status="unknown", error="it is unknown whether the call was made")
+            for id, item in pending.items()
+            if item.action == "report"
         ]
-        begin = [call for call in planned.calls if call.id not in known]
+        begin = [call for call in planned.calls if call.id not in recorded]
         begin += [_again(call) for call in planned.calls if call.id in pending and pending[call.id].action == "run"]
         if begin:
-            made = await self.process.insist(lambda: self.acme.tool_calls.intend(run.id, epoch=run.epoch, calls=begin))
-            if any(call.status == "held" for call in made):
+            calls = await self.process.insist(lambda: self.acme.tool_calls.intend(run.id, epoch=run.epoch, calls=begin))
+            if any(call.status == "held" for call in calls):
                 return None
             outcomes += [await self.call_tool(run, call) for call in begin]
         return outcomes
 
     async def call_tool(self, run: Run, call: NewToolCall) -> ToolOutcome:
-        """Make one call."""
+        """Make one tool call."""
         assert self.held is not None
         takes_s = self.process.random.uniform(0, 6)
         try:

@@ -1,6 +1,6 @@
-"""What a simulation has asked the stores to write, whether it was acknowledged or not.
+"""Log of all writes that a simulation has requested from the stores, acknowledged or not.
 
-Whatever is found in the database must be one of these, whole; and what was acknowledged must be there.
+Every row in the database must stem from one of these requests, and every acknowledged request must be complete in it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from .recorder import StoreCall
 
 
 class MessageAttempt(Struct, frozen=True):
-    """A message that somebody wanted to be there."""
+    """A message that a process requested to append."""
 
     id: str | None
     role: str | None
     content: Any
 
     def is_at(self, row: MessageRow) -> bool:
-        """Whether a row is this message."""
-        # Plain text is kept as what it is short for.
+        """Return whether a row is this message."""
+        # Plain text is stored as a list with one text block.
         content = [{"type": "text", "text": self.content}] if isinstance(self.content, str) else self.content
         return self.id in (None, row.id) and self.role == row.role and text.load(row.content) == content
 
 
 class StepAttempt(Struct, frozen=True):
-    """A step that somebody wanted to commit."""
+    """A step that a process requested to commit."""
 
     iteration: int
     epoch: int
@@ -40,18 +40,18 @@ class StepAttempt(Struct, frozen=True):
     output_tokens: int
 
     def is_at(self, row: StepRow, messages: list[MessageRow]) -> bool:
-        """Whether a row, with its messages, is this step and all of it."""
+        """Return whether a row, with its messages, is this complete step."""
         return (
             (self.iteration, self.epoch) == (row.iteration, row.epoch)
             and (self.input_tokens, self.output_tokens) == (row.input_tokens, row.output_tokens)
             and self.state == text.load(row.state)
             and len(self.messages) == len(messages)
-            and all(wanted.is_at(found) for wanted, found in zip(self.messages, messages, strict=True))
+            and all(attempt.is_at(row) for attempt, row in zip(self.messages, messages, strict=True))
         )
 
 
-class Attempts:
-    """Everything that was asked for."""
+class CallLog:
+    """All requested writes, by kind."""
 
     def __init__(self) -> None:
         self.steps: dict[Key, list[StepAttempt]] = {}
@@ -59,36 +59,39 @@ class Attempts:
         self.messages: dict[Key, list[MessageAttempt]] = {}
         self.runs: dict[Key, set[str]] = {}
         self.decided: set[tuple[str, str, str]] = set()
-        """Calls of tools that a person was asked to decide about."""
+        """Tool calls that a person has decided on."""
         self.resumed: set[Key] = set()
         self.deleted_agents: set[Key] = set()
         self.loose: set[str] = set()
-        """Tenants whose logs are changed by what is not known here, such as compactions."""
+        """Tenants whose logs are changed by calls that are not tracked here, such as compactions."""
 
     def add(self, call: StoreCall) -> None:
-        """A call is about to be made."""
-        note = _NOTES.get(call.method)
-        if note is not None:
-            note(self, call)
+        """Record a call that is about to be made."""
+        handler = _HANDLERS.get(call.method)
+        if handler is not None:
+            handler(self, call)
         elif call.method.partition(".")[0] in ("messages", "branches", "compactions", "sessions") and not call.reads:
             self.loose.add(call.tenant)
 
     def step(self, call: StoreCall) -> None:
-        given = call.arguments
-        usage = given.get("usage")
+        arguments = call.arguments
+        usage = arguments.get("usage")
         attempt = StepAttempt(
-            given["iteration"],
-            given["epoch"],
-            given["state"],
-            tuple(_message(each) for each in given.get("messages", ())),
-            {each.id: each.status or ("failed" if each.error else "finished") for each in given.get("tool_calls", ())},
+            arguments["iteration"],
+            arguments["epoch"],
+            arguments["state"],
+            tuple(_message(message) for message in arguments.get("messages", ())),
+            {
+                outcome.id: outcome.status or ("failed" if outcome.error else "finished")
+                for outcome in arguments.get("tool_calls", ())
+            },
             usage.input_tokens if usage else 0,
             usage.output_tokens if usage else 0,
         )
-        self.steps.setdefault((call.tenant, given["run_id"]), []).append(attempt)
+        self.steps.setdefault((call.tenant, arguments["run_id"]), []).append(attempt)
 
     def intent(self, call: StoreCall) -> None:
-        ids = {each.id for each in call.arguments["calls"]}
+        ids = {tool_call.id for tool_call in call.arguments["calls"]}
         self.intents.setdefault((call.tenant, call.arguments["run_id"]), set()).update(ids)
 
     def decision(self, call: StoreCall) -> None:
@@ -98,35 +101,35 @@ class Attempts:
         self.resumed.add((call.tenant, call.arguments["run_id"]))
 
     def append(self, call: StoreCall) -> None:
-        given = call.arguments
-        new = MessageAttempt(given.get("id"), given.get("role"), given["content"])
-        self.messages.setdefault((call.tenant, given["session_id"]), []).append(new)
+        arguments = call.arguments
+        attempt = MessageAttempt(arguments.get("id"), arguments.get("role"), arguments["content"])
+        self.messages.setdefault((call.tenant, arguments["session_id"]), []).append(attempt)
 
     def append_many(self, call: StoreCall) -> None:
-        new = [_message(each) for each in call.arguments["messages"]]
-        self.messages.setdefault((call.tenant, call.arguments["session_id"]), []).extend(new)
+        attempts = [_message(message) for message in call.arguments["messages"]]
+        self.messages.setdefault((call.tenant, call.arguments["session_id"]), []).extend(attempts)
 
     def delete_agent(self, call: StoreCall) -> None:
         self.deleted_agents.add((call.tenant, call.arguments["key"][0]))
 
     def nothing(self, call: StoreCall) -> None:
-        """A call that changes no log."""
+        """Ignore a call that changes no log."""
 
 
 def _message(new: Any) -> MessageAttempt:
     return MessageAttempt(new.id, new.role, new.content)
 
 
-_NOTES = {
-    "runs.step": Attempts.step,
-    "tool_calls.intend": Attempts.intent,
-    "tool_calls.cancel": Attempts.decision,
-    "tool_calls.discard": Attempts.decision,
-    "runs.resume": Attempts.resume,
-    "messages.append": Attempts.append,
-    "messages.append_many": Attempts.append_many,
-    "agents.delete": Attempts.delete_agent,
-    "sessions.create": Attempts.nothing,
-    "sessions.upsert": Attempts.nothing,
-    "sessions.update": Attempts.nothing,
+_HANDLERS = {
+    "runs.step": CallLog.step,
+    "tool_calls.intend": CallLog.intent,
+    "tool_calls.cancel": CallLog.decision,
+    "tool_calls.discard": CallLog.decision,
+    "runs.resume": CallLog.resume,
+    "messages.append": CallLog.append,
+    "messages.append_many": CallLog.append_many,
+    "agents.delete": CallLog.delete_agent,
+    "sessions.create": CallLog.nothing,
+    "sessions.upsert": CallLog.nothing,
+    "sessions.update": CallLog.nothing,
 }

@@ -1,12 +1,12 @@
-"""Which changes of the committed state are legal: from what was seen last to what is seen now, whoever made them.
+"""Checks that a change of the committed state, from one observation to the next, is legal.
 
-None of this asks the stores. It says what their promises mean for the rows, and knows of the world only what was asked for.
+The checks do not use the stores. They state what the stores' promises mean for the rows, and know only the requested writes.
 """
 
 from __future__ import annotations
 
 from ...core import text
-from .call_log import Attempts
+from .call_log import CallLog
 from .observer import CallRow, Key, MessageRow, Rows, RunRow, StepRow
 from .violation import Violation
 
@@ -14,27 +14,27 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 DONE = frozenset({"finished", "failed", "cancelled", "discarded", "unknown"})
 
 
-def check_change(was: Rows, now: Rows, attempts: Attempts) -> None:
-    """Refuse what may not have become of the committed state.
+def check_change(was: Rows, now: Rows, attempts: CallLog) -> None:
+    """Check the change from one committed state to the next.
 
     Raises:
-        Violation: something has happened that must not.
+        Violation: the change breaks a promise.
     """
     _check_runs(was, now, attempts)
     for key, session in now.sessions.items():
         log, old_log = now.messages.get(key, []), was.messages.get(key, [])
         if key[0] not in attempts.loose and log != old_log:
             _check_log(key, old_log, log, now, attempts)
-            found = (session.next_seq, session.message_count, session.token_count)
-            if found != (len(log) + 1, len(log), sum(message.token_count for message in log)):
-                raise Violation(f"session {key[1]} counts wrong: {found} for {len(log)} messages")
+            counters = (session.next_seq, session.message_count, session.token_count)
+            if counters != (len(log) + 1, len(log), sum(message.token_count for message in log)):
+                raise Violation(f"session {key[1]} counts wrong: {counters} for {len(log)} messages")
     for key in was.sessions:
         if key not in now.sessions and key[0] not in attempts.loose:
             raise Violation(f"session {key[1]} is gone")
     _check_agents(was, now, attempts)
 
 
-def _check_runs(was: Rows, now: Rows, attempts: Attempts) -> None:
+def _check_runs(was: Rows, now: Rows, attempts: CallLog) -> None:
     for key in was.runs:
         if key not in now.runs:
             raise Violation(f"run {key[1]} is gone")
@@ -100,11 +100,11 @@ def _check_calls(was: RunRow | None, run: RunRow, old: dict[str, CallRow], calls
         raise Violation(f"run {run.id} is completed and has open calls")
 
 
-def _check_whole(step: StepRow, calls: dict[str, CallRow], log: list[MessageRow], attempts: Attempts) -> None:
-    """A step that is there is one that was asked for, and all of it is there."""
+def _check_whole(step: StepRow, calls: dict[str, CallRow], log: list[MessageRow], attempts: CallLog) -> None:
+    """Check that a committed step was requested and is complete."""
     where = (step.tenant, step.run)
-    mine = [] if step.first_seq is None or step.last_seq is None else log[step.first_seq - 1 : step.last_seq]
-    matching = [each for each in attempts.steps.get(where, []) if each.is_at(step, mine)]
+    messages = [] if step.first_seq is None or step.last_seq is None else log[step.first_seq - 1 : step.last_seq]
+    matching = [attempt for attempt in attempts.steps.get(where, []) if attempt.is_at(step, messages)]
     if not matching:
         raise Violation(f"step {step.iteration} of run {step.run}, epoch {step.epoch}, is not one that was asked for")
     taken = {id: call.status for id, call in calls.items() if call.step == step.iteration}
@@ -117,7 +117,7 @@ def _check_whole(step: StepRow, calls: dict[str, CallRow], log: list[MessageRow]
         raise Violation(f"step {step.iteration} of run {step.run} has taken in calls it did not finish: {foreign}")
 
 
-def _check_log(key: Key, old: list[MessageRow], log: list[MessageRow], now: Rows, attempts: Attempts) -> None:
+def _check_log(key: Key, old: list[MessageRow], log: list[MessageRow], now: Rows, attempts: CallLog) -> None:
     if log[: len(old)] != old:
         raise Violation(f"a message of session {key[1]} has changed or is gone")
     if [message.seq for message in log] != [*range(1, len(log) + 1)]:
@@ -136,27 +136,27 @@ def _check_log(key: Key, old: list[MessageRow], log: list[MessageRow], now: Rows
             raise Violation(f"message {message.seq} of session {key[1]} is not one that was asked for: {message}")
 
 
-def _check_agents(was: Rows, now: Rows, attempts: Attempts) -> None:
+def _check_agents(was: Rows, now: Rows, attempts: CallLog) -> None:
     for key, (name, version) in was.agents.items():
-        found = now.agents.get(key)
+        row = now.agents.get(key)
         if key in attempts.deleted_agents:
             continue
-        if found is None:
+        if row is None:
             raise Violation(f"agent {key[1]} is gone")
-        if found[1] < version or (found[1] == version and found[0] != name):
-            raise Violation(f"agent {key[1]} was {name!r} at version {version} and is {found}")
+        if row[1] < version or (row[1] == version and row[0] != name):
+            raise Violation(f"agent {key[1]} was {name!r} at version {version} and is {row}")
 
 
-def check_shown(found: list[MessageRow], shown: list[tuple[int, str, object]], at_least: int) -> None:
-    """Refuse a list of messages that is not the log, in order, without a gap, with all that was there when it was asked for.
+def check_list_result(log: list[MessageRow], result: list[tuple[int, str, object]], at_least: int) -> None:
+    """Check that a list of messages is the log in order, without gaps, and includes the messages that preceded the call.
 
     Raises:
-        Violation: it is not.
+        Violation: the list differs from the log.
     """
-    if [seq for seq, _, _ in shown] != [*range(1, len(shown) + 1)]:
-        raise Violation(f"messages came in the order {[seq for seq, _, _ in shown]}")
-    if len(shown) < at_least:
-        raise Violation(f"{len(shown)} messages were shown, and {at_least} were there before")
-    for row, (_, id, content) in zip(found, shown, strict=False):
+    if [seq for seq, _, _ in result] != [*range(1, len(result) + 1)]:
+        raise Violation(f"messages were listed in the order {[seq for seq, _, _ in result]}")
+    if len(result) < at_least:
+        raise Violation(f"{len(result)} messages were listed, although {at_least} existed before the call")
+    for row, (_, id, content) in zip(log, result, strict=False):
         if row.id != id or text.load(row.content) != content:
-            raise Violation(f"message {row.seq} is {row.id}, and {id} was shown")
+            raise Violation(f"message {row.seq} is {row.id}, but was listed as {id}")

@@ -1,7 +1,7 @@
-"""The SQLite engine, suspended at every statement it reads with and before every commit.
+"""The SQLite engine of a simulation, which suspends before every reading statement and before every commit.
 
-It is the real engine with the real writer. Where threads would wait for their turn, coroutines do: who goes on is decided by the
-simulation. Calls of one process that wait together are committed together, as they are in production.
+It is the real engine with the real writer; coroutines take the place of threads, and the simulation decides which one
+continues. Calls of one process that wait at the same time share one commit, as in production.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class Turn:
-    """What a coroutine awaits to let others go on: until there is time for it, or until a moment."""
+class Suspension:
+    """Awaited by a coroutine to let others run, until the simulation resumes it or until a point in time."""
 
     __slots__ = ("until_us",)
 
     def __init__(self, until_us: int = 0) -> None:
         self.until_us = until_us
 
-    def __await__(self) -> Generator[Turn, None, None]:
+    def __await__(self) -> Generator[Suspension, None, None]:
         yield self
 
 
@@ -42,7 +42,7 @@ class SimulatedEngine(SqliteEngine):
             raise Closed
         reader = self._take_reader()
         try:
-            return await call(_Suspending(reader))
+            return await call(_SuspendingConnection(reader))
         finally:
             self._give_back(reader)
 
@@ -55,9 +55,9 @@ class SimulatedEngine(SqliteEngine):
         return result
 
     async def _queue(self, job: _WaitingJob) -> Any:
-        """Wait with the others; whoever goes on first commits for all of them."""
+        """Wait with the other writes; the first coroutine to continue commits for all of them."""
         self._waiting.append(job)
-        await Turn()
+        await Suspension()
         if not job.settled:
             with self._leadership():
                 self._lead()
@@ -66,8 +66,8 @@ class SimulatedEngine(SqliteEngine):
         return job.result
 
 
-class _Suspending:
-    """A reading connection that lets others go on before each statement."""
+class _SuspendingConnection:
+    """A reading connection that suspends before each statement."""
 
     dialect = Dialect.SQLITE
     distributed = False
@@ -76,11 +76,11 @@ class _Suspending:
         self._connection = connection
 
     async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
-        await Turn()
+        await Suspension()
         return self._connection.execute(sql, args)
 
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        await Turn()
+        await Suspension()
         await self._connection.many(sql, rows)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:

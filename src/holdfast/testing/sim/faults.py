@@ -1,26 +1,26 @@
-"""What may go wrong in a simulation: faults by name, and the rules by which they happen.
+"""Faults of a simulation, by name, and the rules that trigger them.
 
 ======================  =============================================================================================
 fault                   what happens
 ======================  =============================================================================================
 ``StorageWriteFail``    a write to a file fails after half of it
 ``StorageReadFail``     a read of a file fails
-``StorageSyncFail``     a flush fails, and what it should have flushed never arrives
+``StorageSyncFail``     a flush fails, and the data that it should have flushed is never written
 ``StorageLatency``      an operation of the disk takes ``ms``
-``StorageBusy``         another program is writing for longer than we wait, which is ``ms``
-``DiskFull``            for ``ms`` there is no room: every write fails after half of it
-``CrashBeforeWrite``    the process dies right before a write or a flush reaches the disk, or before a call is made
-``CrashAfterWrite``     the process dies right after it, and nobody hears the answer
+``StorageBusy``         another program holds the write lock for longer than the busy timeout, after ``ms``
+``DiskFull``            the disk is full for ``ms``: every write fails after half of it
+``CrashBeforeWrite``    the process dies just before a write or a flush reaches the disk, or before a call is made
+``CrashAfterWrite``     the process dies just after that, and the answer is lost
 ``TornWrite``           the process dies in the middle of a write
-``PowerCut``            the machine loses power; what was not flushed is lost, torn, written out of order, or noise
-``LostWrites``          the same, and all that was not flushed is lost
-``TornWrites``          the same, and what was not flushed is there up to some sector and no further
-``ReorderedWrites``     the same, and what was not flushed arrived in any order, some of it not at all
-``ProcessDeath``        a process dies between two statements; it is started again later
-``ProcessPause``        a process stands still for ``ms``, and does not notice
-``ClockJump``           the clock of a process jumps, ahead or back, by ``ms``
-``ClockSkew``           a process starts with a clock that is wrong, ahead or back, by ``ms``
-``ToolFail``            a tool raises and has done nothing
+``PowerCut``            the machine loses power; unflushed data is lost, torn, reordered, or replaced by noise
+``LostWrites``          the same, and all unflushed data is lost
+``TornWrites``          the same, and unflushed data is present up to some sector
+``ReorderedWrites``     the same, and any subset of the unflushed sectors is present
+``ProcessDeath``        a process dies between two statements and is restarted later
+``ProcessPause``        a process is suspended for ``ms`` without noticing it
+``ClockJump``           the clock of a process jumps forward or back by ``ms``
+``ClockSkew``           a process starts with a clock that is fast or slow by ``ms``
+``ToolFail``            a tool raises without having had an effect
 ``ToolLatency``         a tool takes ``ms``
 ======================  =============================================================================================
 """
@@ -86,7 +86,7 @@ KINDS: Mapping[FaultName, tuple[OperationKind, ...]] = MappingProxyType(
         "ToolLatency": ("tool",),
     }
 )
-"""The operations that a fault can happen at."""
+"""The operations at which a fault can occur."""
 POWER_CUTS: frozenset[FaultName] = frozenset({"PowerCut", "LostWrites", "TornWrites", "ReorderedWrites"})
 USUAL_MS: Mapping[FaultName, tuple[int, int]] = MappingProxyType(
     {
@@ -99,14 +99,15 @@ USUAL_MS: Mapping[FaultName, tuple[int, int]] = MappingProxyType(
         "ToolLatency": (1_000, 60_000),
     }
 )
-"""How long a fault lasts, or how far it goes, where the rule does not say: from, to, in milliseconds."""
+"""Default range of a fault's duration or clock offset in milliseconds, if the rule has none."""
 
 
 class Fault(Struct, frozen=True):
-    """A rule by which a fault happens.
+    """A rule that triggers a fault.
 
-    ``probability`` is that of each operation it can happen at. ``on`` narrows these: a part of the operation as the trace has it,
-    such as ``"sync sim.db-wal"`` or ``"call runs.step"``. The first ``after`` of them pass, and it happens ``at_most`` so often.
+    ``probability`` applies to each operation at which the fault can occur. ``on`` restricts these to operations whose text in
+    the trace contains it, such as ``"sync sim.db-wal"`` or ``"call runs.step"``. The first ``after`` matching operations
+    succeed, and the fault occurs at most ``at_most`` times.
     """
 
     name: FaultName
@@ -118,53 +119,56 @@ class Fault(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.name not in get_args(FaultName):
-            raise InvalidInput(f"there is no fault {self.name!r}; there are {', '.join(get_args(FaultName))}")
+            raise InvalidInput(
+                f"unknown fault {self.name!r}; known faults: {', '.join(get_args(FaultName))}", field="name"
+            )
         if not 0 <= self.probability <= 1:
-            raise InvalidInput(f"a probability is from 0 to 1, not {self.probability!r}")
+            raise InvalidInput(f"probability must be from 0 to 1, not {self.probability!r}", field="probability")
 
 
-class Struck(Struct, frozen=True):
-    """A fault that happens now."""
+class FaultHit(Struct, frozen=True):
+    """A fault that occurs at the current operation."""
 
     name: FaultName
     ms: int = 0
 
 
 class Faults:
-    """The rules of one simulation, and how often each has been met. The first rule that strikes wins."""
+    """The rules of a simulation with their counters. The first rule that triggers wins."""
 
     def __init__(self, rules: Iterable[Fault], random: Random) -> None:
         self._random = random
         self._on = True
         self.happened: dict[str, int] = {}
-        self._counted = [_Counted(rule) for rule in rules]
-        self._by_kind: dict[str, list[_Counted]] = {}
-        for each in self._counted:
-            for kind in KINDS[each.rule.name]:
-                self._by_kind.setdefault(kind, []).append(each)
+        self._by_kind: dict[str, list[_CountedRule]] = {}
+        for counted in [_CountedRule(rule) for rule in rules]:
+            for kind in KINDS[counted.rule.name]:
+                self._by_kind.setdefault(kind, []).append(counted)
 
     def stop(self) -> None:
-        """From now on nothing goes wrong."""
+        """Trigger no more faults."""
         self._on = False
 
-    def at(self, kind: OperationKind, what: str) -> Struck | None:
-        """What goes wrong at this operation, if anything does."""
+    def at(self, kind: OperationKind, what: str) -> FaultHit | None:
+        """Return the fault that occurs at this operation, if any."""
         rules = self._by_kind.get(kind) if self._on else None
         if not rules:
             return None
-        for each in rules:
-            if (not each.rule.on or each.rule.on in f"{kind} {what}") and self._strikes(each):
-                self.happened[each.rule.name] = self.happened.get(each.rule.name, 0) + 1
-                return Struck(each.rule.name, self._ms(each.rule))
+        for counted in rules:
+            rule = counted.rule
+            if (not rule.on or rule.on in f"{kind} {what}") and self._triggers(counted):
+                self.happened[rule.name] = self.happened.get(rule.name, 0) + 1
+                return FaultHit(rule.name, self._ms(rule))
         return None
 
-    def _strikes(self, each: _Counted) -> bool:
-        each.seen += 1
-        if each.seen <= each.rule.after or (each.rule.at_most is not None and each.struck >= each.rule.at_most):
+    def _triggers(self, counted: _CountedRule) -> bool:
+        rule = counted.rule
+        counted.matched += 1
+        if counted.matched <= rule.after or (rule.at_most is not None and counted.triggered >= rule.at_most):
             return False
-        if each.rule.probability < 1 and self._random.random() >= each.rule.probability:
+        if rule.probability < 1 and self._random.random() >= rule.probability:
             return False
-        each.struck += 1
+        counted.triggered += 1
         return True
 
     def _ms(self, rule: Fault) -> int:
@@ -172,15 +176,15 @@ class Faults:
         return 0 if between is None else self._random.randint(*between)
 
 
-class _Counted:
+class _CountedRule:
     def __init__(self, rule: Fault) -> None:
-        self.rule, self.seen, self.struck = rule, 0, 0
+        self.rule, self.matched, self.triggered = rule, 0, 0
 
 
 def mixed(probability: float, random: Random | None = None) -> list[Fault]:
-    """Every fault there is, mixed: about as many, together, as ``probability`` says for each call of a store.
+    """Return rules for every kind of fault, which together trigger with about ``probability`` in each call of a store.
 
-    With ``random`` only some of them, chosen by it, some often and some rarely: what is left out makes room for what is in.
+    With ``random``, return a random subset with random frequencies, so that rare combinations occur too.
     """
     names: list[FaultName] = [*get_args(FaultName)]
     if random is not None:
@@ -190,7 +194,7 @@ def mixed(probability: float, random: Random | None = None) -> list[Fault]:
 
 
 _SHARE: Mapping[FaultName, float] = {
-    # A call of a store is a dozen operations of the disk, a handful of turns, and few calls of tools.
+    # A call of a store takes a dozen disk operations, a few suspensions, and few tool calls.
     **dict.fromkeys(get_args(FaultName), 0.02),
     "StorageReadFail": 0.005,
     "StorageLatency": 0.05,

@@ -1,8 +1,8 @@
-"""The machine that a simulation runs on: its time, its disk, and what a power cut leaves of it.
+"""The simulated machine: its time, its disk, and the state of the disk after a power cut.
 
-The files are real files in a folder of their own, so SQLite has its locks and its shared memory as in production. Each process
-reaches them through a file layer of its own, where faults happen and where it can be dead: from then on nothing it does
-reaches the disk. ``Wreck`` knows all along what the disk holds for certain.
+The files are real files in a temporary folder, so SQLite's locks and shared memory work as in production. Each process
+accesses them through its own VFS, where faults occur. Once a process is dead, none of its operations reaches the disk.
+``CrashImage`` tracks the data that is certainly on the disk.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ...engines.protocol import Row
 from ...engines.sqlite.errors import Busy
 from ...engines.sqlite.file import Durability, SqliteConnection
 from ...handles import Holdfast
-from ..disk import Attempt, Disk, Error, Operation, Variant, Wreck
-from ..sqlite_state import SmallLog, quick_folder
-from .faults import POWER_CUTS, FaultName, Faults, Struck
+from ..disk import Attempt, CrashImage, Disk, DiskOperation, Error, Variant
+from ..sqlite_state import SmallWalFile, quick_folder
+from .faults import POWER_CUTS, FaultHit, FaultName, Faults
 
 DATABASE = "sim.db"
 START_US = 1_700_000_000_000_000
@@ -40,17 +40,17 @@ _VARIANTS: dict[FaultName, tuple[Variant, ...]] = {
 
 
 class Machine:
-    """One machine: when it is, what is on its disk, and whether it has power."""
+    """A simulated machine: its clock, its disk and its power."""
 
     def __init__(self, faults: Faults, random: Random, say: Callable[[str], None]) -> None:
         self.faults, self.say = faults, say
         self.now_us = START_US
         self.full_until_us = 0
         self.cut: Variant | None = None
-        self.has_ghost = False
-        """Whether somebody died while writing, and nobody has flushed the log since. What the dead one wrote may be whole in the
-        log. Others do not see it, and write over it; but if all die, whoever comes next finds it there and takes it for
-        committed. Nobody was told that it is; so a power cut may still take it away."""
+        self.has_unflushed_commit = False
+        """Whether a process died while writing and the log was not flushed since. Its transaction may be complete in the log.
+        Live processes do not see it and overwrite it; but if all processes die, the next one to open the file treats it as
+        committed. It was never acknowledged, so a power cut may still remove it."""
         self._random = random
         self._folders = tempfile.TemporaryDirectory(dir=quick_folder(), prefix="holdfast-sim-")
         self._number = 0
@@ -58,26 +58,26 @@ class Machine:
 
     @property
     def path(self) -> str:
-        """Where the database is."""
+        """Path of the database."""
         return os.path.join(self._folders.name, str(self._number), DATABASE)
 
     def spend(self, ms: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now_us += round(ms * 1_000)
 
-    def record(self, operation: Operation) -> None:
-        """A change reached the disk's cache."""
+    def record(self, operation: DiskOperation) -> None:
+        """Record a change that reached the disk's cache."""
         self.wreck.apply(operation)
         if operation.kind == "sync" and operation.file.endswith("-wal"):
-            self.has_ghost = False
+            self.has_unflushed_commit = False
 
     def cut_power(self, name: FaultName) -> None:
-        """The power goes; the simulation sees to the rest as soon as it can."""
+        """Cut the power; the simulation handles it at the end of the event."""
         if self.cut is None:
             self.cut = self._random.choice(_VARIANTS[name])
 
     def come_back(self) -> Variant:
-        """Put what the disk has kept into a new folder, and have power again."""
+        """Restore the power, with the surviving files in a new folder."""
         variant, self.cut = self.cut, None
         assert variant is not None
         self._put(self.wreck.files(variant, self._random))
@@ -85,44 +85,44 @@ class Machine:
 
     @contextmanager
     def copy(self) -> Iterator[str]:
-        """Where a copy of what the disk has kept is: looking at that makes no file that the disk does not know of."""
+        """Yield the path of a copy of the surviving files. Reading the copy creates no files on the simulated disk."""
         folder = _fill(Path(self._folders.name) / "copy", self._kept)
         yield os.path.join(folder, DATABASE)
         shutil.rmtree(folder)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Delete the temporary folder."""
         self._folders.cleanup()
 
     def _put(self, files: dict[str, bytes]) -> None:
         shutil.rmtree(Path(self.path).parent, ignore_errors=True)
         self._number += 1
         _fill(Path(self.path).parent, files)
-        self._kept, self.wreck, self.has_ghost = files, Wreck(files), False
+        self._kept, self.wreck, self.has_unflushed_commit = files, CrashImage(files), False
 
 
 class ProcessDisk(Disk):
-    """The disk as one process reaches it. Once the process is dead, nothing it does reaches the disk any more."""
+    """The disk as one process sees it. Once the process is dead, none of its operations reaches the disk."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         super().__init__()
         self._machine, self._process = machine, name
-        self.is_dead = self.is_buried = False
+        self.is_dead = self.is_torn_down = False
         self._tears = False
 
     def attempt(self, kind: Attempt, file: str) -> Error | None:
-        """Ask the faults; the error this attempt must fail with, if any."""
+        """Apply the fault rules and return the error with which this attempt must fail, if any."""
         machine = self._machine
         if self.is_dead or machine.cut is not None:
-            if self.is_buried and kind in ("read", "open"):
-                return None  # while it is taken apart it may look, but not touch
+            if self.is_torn_down and kind in ("read", "open"):
+                return None  # during teardown it may read, but not write
             raise _gone(kind, file)
         if kind == "write" and machine.now_us < machine.full_until_us:
             return "ENOSPC"
         struck = machine.faults.at(kind, file)
         return None if struck is None else self._suffer(struck, kind, file)
 
-    def _suffer(self, struck: Struck, kind: Attempt, file: str) -> Error | None:
+    def _suffer(self, struck: FaultHit, kind: Attempt, file: str) -> Error | None:
         machine = self._machine
         machine.say(
             f"{self._process} meets {struck.name} at {kind} {file}" + (f", {struck.ms} ms" if struck.ms else "")
@@ -147,10 +147,10 @@ class ProcessDisk(Disk):
         return "EIO"
 
     def lock(self) -> None:
-        """The process wants to write.
+        """Acquire the write lock.
 
         Raises:
-            Busy: somebody else was writing for longer than it waits.
+            Busy: another program held the lock for longer than the busy timeout.
         """
         struck = None if self.is_dead or self._machine.cut else self._machine.faults.at("lock", DATABASE)
         if struck is not None:
@@ -158,8 +158,8 @@ class ProcessDisk(Disk):
             self._machine.spend(struck.ms)
             raise Busy
 
-    def record(self, operation: Operation) -> None:
-        """A change reached the disk's cache; perhaps the last one of this process."""
+    def record(self, operation: DiskOperation) -> None:
+        """Record a change that reached the disk's cache, and let the process die if a fault requires it."""
         self._machine.record(operation)
         if self._tears:
             self.is_dead = True
@@ -167,7 +167,7 @@ class ProcessDisk(Disk):
 
 
 class ProcessConnection(ApswConnection):
-    """A connection that may find others writing for longer than it waits."""
+    """A connection on which ``BEGIN IMMEDIATE`` may fail with ``Busy``."""
 
     def __init__(self, raw: apsw.Connection, disk: ProcessDisk) -> None:
         super().__init__(raw)
@@ -179,8 +179,8 @@ class ProcessConnection(ApswConnection):
         return super().execute(sql, args)
 
 
-class ProcessFile(SmallLog):
-    """The database as one process opens it. It knows its connections, to take them away when the process dies."""
+class ProcessFile(SmallWalFile):
+    """The database file of one process. It tracks its connections, to drop them when the process dies."""
 
     def __init__(self, machine: Machine, disk: ProcessDisk, *, log_pages: int, durability: Durability) -> None:
         super().__init__(machine.path, pages=log_pages, durability=durability, vfs=disk.name)
@@ -193,11 +193,11 @@ class ProcessFile(SmallLog):
         return ProcessConnection(raw, self._disk)
 
     def abandon(self) -> None:
-        """Drop all connections as a death does: nothing is written, and the locks are free."""
+        """Drop all connections as a process death does: nothing is written, and the locks are released."""
         for raw in self.opened:
             drop(raw)
         self.opened.clear()
-        self.let_go()
+        self.release_claim()
 
 
 def _fill(folder: Path, files: dict[str, bytes]) -> Path:
@@ -213,7 +213,7 @@ def drop(raw: apsw.Connection) -> None:
         raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         raw.close(True)
     except apsw.ConnectionClosedError:
-        return  # its process has closed it
+        return  # the process has already closed it
 
 
 def _gone(kind: str, file: str) -> apsw.Error:
@@ -225,7 +225,7 @@ def _gone(kind: str, file: str) -> apsw.Error:
 
 @cache
 def template() -> bytes:
-    """A database with its schema and nothing in it."""
+    """Return the bytes of a database with the schema and no data."""
     with tempfile.TemporaryDirectory(dir=quick_folder()) as folder:
         path = Path(folder) / DATABASE
         with Holdfast(str(path), clock=FixedClock()):

@@ -1,4 +1,4 @@
-"""What is committed in the database of a simulation, read around everything that is being tested."""
+"""Read the committed state of a simulation's database, bypassing the code under test."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StepRow(NamedTuple):
 
 
 class CallRow(NamedTuple):
-    """A call of a tool."""
+    """A tool call."""
 
     tenant: str
     run: str
@@ -83,7 +83,7 @@ class SessionRow(NamedTuple):
 
 
 class Rows:
-    """All that is committed, of what the checks are about, at one moment."""
+    """The committed rows that the checks use, at one point in time."""
 
     def __init__(self, connection: apsw.Connection | None = None, last: Rows | None = None) -> None:
         self._raw: dict[str, list[Any]] = {}
@@ -97,7 +97,7 @@ class Rows:
         self._read = self._last = None
 
     def _table(self, sql: str, parse: Callable[[list[Any]], T], name: str) -> T:
-        """A table, parsed again only if it is another one than the last time."""
+        """Read a table; it is parsed again only if it has changed."""
         raw = self._raw[name] = [] if self._read is None else self._read(sql).fetchall()
         if self._last is not None and self._last._raw[name] == raw:
             same: T = getattr(self._last, name)
@@ -110,24 +110,24 @@ def _runs(rows: list[Any]) -> dict[Key, RunRow]:
 
 
 def _steps(rows: list[Any]) -> dict[Key, list[StepRow]]:
-    found: dict[Key, list[StepRow]] = {}
+    collected: dict[Key, list[StepRow]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), []).append(StepRow._make(row))
-    return found
+        collected.setdefault((row[0], row[1]), []).append(StepRow._make(row))
+    return collected
 
 
 def _calls(rows: list[Any]) -> dict[Key, dict[str, CallRow]]:
-    found: dict[Key, dict[str, CallRow]] = {}
+    collected: dict[Key, dict[str, CallRow]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), {})[row[2]] = CallRow._make(row)
-    return found
+        collected.setdefault((row[0], row[1]), {})[row[2]] = CallRow._make(row)
+    return collected
 
 
 def _messages(rows: list[Any]) -> dict[Key, list[MessageRow]]:
-    found: dict[Key, list[MessageRow]] = {}
+    collected: dict[Key, list[MessageRow]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), []).append(MessageRow._make(row))
-    return found
+        collected.setdefault((row[0], row[1]), []).append(MessageRow._make(row))
+    return collected
 
 
 def _sessions(rows: list[Any]) -> dict[Key, SessionRow]:
@@ -150,8 +150,8 @@ _SESSIONS = "SELECT tenant_id, id, next_seq, message_count, token_count FROM ses
 _AGENTS = "SELECT tenant_id, id, name, version FROM agents"
 
 
-class Look:
-    """A connection that only looks. It is no part of the simulation: it meets no fault and leaves no trace."""
+class Observer:
+    """A connection that observes the database from outside the simulation: no faults affect it, and it changes nothing."""
 
     def __init__(self, path: str) -> None:
         self._connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
@@ -161,13 +161,13 @@ class Look:
         self._rows: Rows | None = None
 
     def changed(self) -> bool:
-        """Whether something was committed since this was asked last."""
+        """Return whether something was committed since the last call."""
         version = self._connection.pragma("data_version")
-        was, self._version = self._version, version
-        return bool(was != version)
+        previous, self._version = self._version, version
+        return bool(previous != version)
 
     def rows(self, last: Rows | None = None) -> Rows:
-        """What is committed; quicker if it is told what was found last."""
+        """Return the committed rows. Passing the previous rows as ``last`` avoids parsing unchanged tables."""
         version = self._connection.pragma("data_version")
         if self._rows is None or self._rows_version != version:
             self._connection.execute("BEGIN")
@@ -176,16 +176,16 @@ class Look:
         return self._rows
 
     def select(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query of your own."""
+        """Return the rows of a query."""
         return self._connection.execute(sql, args).fetchall()
 
     def everything(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table."""
+        """Return every row of every table."""
         self._connection.execute("BEGIN")
-        found = state_of(self._connection)
+        state = state_of(self._connection)
         self._connection.execute("COMMIT")
-        return found
+        return state
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the connection without a WAL checkpoint."""
         drop(self._connection)

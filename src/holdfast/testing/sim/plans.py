@@ -1,4 +1,4 @@
-"""What the agents of the built-in scenario are to do, drawn from a seed, and what it must have come to in the end."""
+"""Plans of the built-in scenario, drawn from a seed, and the check of a completed run against its plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENANTS = ("acme", "zenith")
 
 
 class PlannedStep(Struct, frozen=True):
-    """One iteration: how long the model thinks, which tools are called, and whether the run is paused afterwards."""
+    """One iteration: the duration of the model call, the tool calls, and the pause after it."""
 
     model_s: float
     calls: tuple[NewToolCall, ...]
@@ -25,7 +25,7 @@ class PlannedStep(Struct, frozen=True):
 
 
 class PlannedRun(Struct, frozen=True):
-    """A run from its beginning to its end."""
+    """All iterations of a run."""
 
     tenant: str
     key: str
@@ -33,11 +33,11 @@ class PlannedRun(Struct, frozen=True):
     message_id: str
     steps: tuple[PlannedStep, ...]
     cancelled: bool
-    """Whether somebody may cancel it on the way."""
+    """Whether the person may cancel the run."""
 
 
 def plan_runs(seed: int, count: int) -> dict[str, PlannedRun]:
-    """The runs of one seed, by their ids. Some of them share a session."""
+    """Return the runs of a seed by id. Some of them share a session."""
     random = Random(f"{seed} plan")
     ids = SeededIds(random.getrandbits(64))
     planned = [
@@ -59,40 +59,40 @@ def _step(random: Random, number: int) -> PlannedStep:
     count = 1 if hold else random.choice((0, 1, 1, 2, 3))
     calls = tuple(
         NewToolCall(
-            id=f"{number}-{place}",
+            id=f"{number}-{index}",
             tool_name="mail",
-            tool_input={"to": place},
+            tool_input={"to": index},
             safety=random.choice(SAFETIES),
             hold=hold,
         )
-        for place in range(count)
+        for index in range(count)
     )
     pause_s = random.uniform(1, 40) if random.random() < 0.2 else None
     return PlannedStep(random.uniform(0.1, 4), calls, pause_s)
 
 
 def check_end(plan: PlannedRun, run: RunRow, rows: Rows) -> None:
-    """Refuse a completed run that is not what it would have been had nothing ever gone wrong.
+    """Check that a completed run has the same result as a run without faults.
 
-    Each reply of the model stands in the session once, in their order, and each call has been taken in by a step.
+    Each reply of the model is in the session once, in order, and each tool call belongs to a step.
 
     Raises:
-        Violation: it is not.
+        Violation: the run differs from its plan.
     """
     log = rows.messages[(run.tenant, run.session)]
-    said = [words[1] for words in map(_words, log) if words[0] == run.id]
-    wanted = [str(number) for number in range(1, len(plan.steps) + 1)]
-    if said != wanted:
-        raise Violation(f"run {run.id} is completed and has said {said} instead of {wanted}")
+    replies = [words[1] for words in map(_words, log) if words[0] == run.id]
+    expected = [str(number) for number in range(1, len(plan.steps) + 1)]
+    if replies != expected:
+        raise Violation(f"run {run.id} is completed with the replies {replies} instead of {expected}")
     calls = rows.calls.get((run.tenant, run.id), {})
     for planned in plan.steps:
         for call in planned.calls:
-            found = calls.get(call.id)
-            if found is None or found.step is None:
-                raise Violation(f"run {run.id} is completed, and of its call {call.id} there is {found}")
+            row = calls.get(call.id)
+            if row is None or row.step is None:
+                raise Violation(f"run {run.id} is completed, but the row of its call {call.id} is {row}")
 
 
 def _words(message: MessageRow) -> list[str]:
-    """The first words of what the model has said: the run and the number of the reply."""
+    """Return the first words of a model's reply: the run and the number of the reply."""
     content = text.load(message.content) if message.role == "assistant" else []
     return next((block["text"].split() for block in content if block.get("type") == "text"), ["", ""])

@@ -1,4 +1,4 @@
-"""A simulated process: its clock, its handle on the database, and the coroutines that run in it."""
+"""A simulated process: its clock, its database handle and its coroutines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...ids import SeededIds
 from ...limits import Limits
 from ...stores.wiring import SESSION_DEPENDENTS
 from ...tenant_handles import AsyncTenantHandle
-from .engine import SimulatedEngine, Turn
+from .engine import SimulatedEngine, Suspension
 from .machine import Machine, ProcessDisk, ProcessFile
 from .recorder import ProcessDied, StoreCall, record_stores
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ENCRYPTION_KEY = bytes(32)
-"""The key of every simulated process."""
+"""Encryption key of every simulated process."""
 MAX_TRIES = 8
-"""How often ``insist`` tries a call."""
+"""Attempts that ``insist`` makes at a call."""
 
 
 class ProcessClock:
-    """The clock of one process, which may be wrong."""
+    """The clock of one process, which may have an offset."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.wrong_by_us = 0
+        self.offset_us = 0
 
     def now_us(self) -> int:
-        return self._machine.now_us + self.wrong_by_us
+        return self._machine.now_us + self.offset_us
 
 
 class Task:
-    """One coroutine of a process, and when it goes on."""
+    """A coroutine of a process and the time at which it resumes."""
 
     def __init__(self, name: str, process: Process, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.name, self.process, self.coroutine = name, process, coroutine
@@ -59,8 +59,8 @@ class Process:
     """A process of the simulation, as the code that runs in it sees it.
 
     Attributes:
-        name: its name; it keeps it when it is started again.
-        random: the only randomness to use.
+        name: its name, which it keeps after a restart.
+        random: the only source of randomness that its code may use.
     """
 
     def __init__(self, simulation: Simulation, name: str, main: Main, *, random: Random) -> None:
@@ -74,54 +74,53 @@ class Process:
         self.disk: ProcessDisk | None = None
         self._files: list[ProcessFile] = []
         self._engine: SimulatedEngine | None = None
-        self._holdfast: _Simulated | None = None
+        self._holdfast: _SimulatedHoldfast | None = None
 
     # What the code of a process uses
 
     @property
     def holdfast(self) -> AsyncHoldfast:
-        """The Holdfast of this process. After ``reopen`` it is another one: ask for it each time."""
+        """The handle of this process. Read it for each call: ``reopen`` replaces it."""
         if self._holdfast is None:
             raise Closed
         return self._holdfast
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant; its calls are recorded and checked."""
+        """Return the handle of one tenant; its calls are recorded and checked."""
         return self.holdfast.tenant(name)
 
     def now(self) -> datetime:
-        """The moment it is, by the clock of this process."""
+        """Return the current time of this process's clock."""
         return from_us(self.clock.now_us())
 
     async def sleep(self, seconds: float) -> None:
-        """Let others go on for so long."""
+        """Suspend this coroutine for a simulated time."""
         self.check_alive()
-        await Turn(self._machine.now_us + round(seconds * 1_000_000))
+        await Suspension(self._machine.now_us + round(seconds * 1_000_000))
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run another coroutine in this process."""
         self.tasks.append(Task(f"{self.name}/{name}", self, coroutine))
 
     async def reopen(self) -> None:
-        """Close the database and open it again, as a handle that met a failed flush demands."""
+        """Close and reopen the database, which is required after a failed flush."""
         self.check_alive()
         self.say("opens the database again")
         assert self._engine is not None
-        self._simulation.look_away()
+        self._simulation.close_observer()
         try:
             await self._engine.close()
         except apsw.Error:
-            # Moving the log into the file at the end is a courtesy, and SQLite keeps it to itself when that fails. A file layer
-            # written in Python cannot.
+            # SQLite ignores errors of the WAL checkpoint at the last close. Errors raised by a VFS in Python are reported.
             self.say("has closed it with an error")
         self.check_alive()
         self._open()
 
     async def insist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make a call again, the same one, as long as the database cannot be reached or its answer is lost.
+        """Repeat the same call while the database is unavailable or the outcome is unknown.
 
         Raises:
-            Unavailable: it could not be reached so often that it is given up.
+            Unavailable: all ``MAX_TRIES`` attempts failed.
         """
         for _ in range(MAX_TRIES):
             try:
@@ -130,29 +129,29 @@ class Process:
                 last = error
             await self.sleep(self.random.uniform(0.05, 2))
             if isinstance(last, Closed | OutcomeUnknown) or "flush failed" in str(last):
-                await self._reopen_if_it_is_closed_or_poisoned()
+                await self._reopen_if_closed_or_failed()
         raise Unavailable(f"tried {MAX_TRIES} times: {last}")
 
     async def perform(
         self, tenant: str, run_id: str, call_id: str, *, epoch: int, act: Callable[[int], T], takes_s: float = 0
     ) -> T:
-        """Do in the world outside what a tool call says: ``act`` is told how many times it was done before.
+        """Perform the external effect of a tool call; ``act`` receives the number of earlier executions.
 
         Raises:
-            ToolFailed: a fault has struck, and nothing was done.
+            ToolFailed: a fault occurred, and the tool had no effect.
         """
         self.check_alive()
         return await self._simulation.perform(self, (tenant, run_id, call_id), epoch, act, takes_s)
 
     def say(self, text: str) -> None:
-        """Put a line into the trace."""
+        """Write a line to the trace."""
         self._simulation.say(f"{self.name} {text}")
 
     def check_alive(self) -> None:
-        """Go no further if the process is dead.
+        """Stop the coroutine if the process is dead.
 
         Raises:
-            ProcessDied: it is.
+            ProcessDied: the process is dead.
         """
         if self.disk is None or self.disk.is_dead or self._machine.cut is not None:
             raise ProcessDied(self.name)
@@ -160,7 +159,7 @@ class Process:
     # What the simulation does with a process
 
     def start(self) -> None:
-        """Begin its life, the first or another one."""
+        """Start or restart the process."""
         self.incarnation += 1
         self.start_us = None
         self.disk = ProcessDisk(self._machine, self.name)
@@ -176,14 +175,14 @@ class Process:
         self._open()
         self.spawn("main", self.main(self))
 
-    def bury(self) -> None:
-        """End its life: all its memory is gone, and its locks are free."""
+    def tear_down(self) -> None:
+        """Discard the process's memory and release its locks."""
         disk, self.disk = self.disk, None
         for task in self.tasks:
             _abandon(task.coroutine)
         self.tasks.clear()
         if disk is not None:
-            disk.is_dead = disk.is_buried = True
+            disk.is_dead = disk.is_torn_down = True
             for file in self._files:
                 file.abandon()
             disk.__exit__(None, None, None)
@@ -192,7 +191,7 @@ class Process:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has the database open."""
+        """Whether the process has the database open."""
         return self._engine is not None
 
     def _open(self) -> None:
@@ -202,35 +201,35 @@ class Process:
         file = ProcessFile(self._machine, self.disk, log_pages=options.log_pages, durability=options.durability)
         self._files.append(file)
         self._engine = self._simulation.engine_type(file)
-        self._holdfast = _Simulated(self._engine, self._setting, self)
+        self._holdfast = _SimulatedHoldfast(self._engine, self._setting, self)
 
-    async def _reopen_if_it_is_closed_or_poisoned(self) -> None:
+    async def _reopen_if_closed_or_failed(self) -> None:
         engine = self._engine
-        if engine is None or engine._closed or engine._writer._poison is not None:
+        if engine is None or engine._closed or engine._writer._failure is not None:
             if engine is None:
                 self._open()
             else:
                 await self.reopen()
 
-    # What recorded stores tell
+    # Called by recorded stores
 
     def begin(self, tenant: str, method: str, arguments: Mapping[str, Any]) -> StoreCall:
-        """A call is about to be made."""
+        """Report that a call is about to be made."""
         return self._simulation.call_begins(self, tenant, method, arguments)
 
     def end(self, call: StoreCall) -> None:
-        """A call has come to its end."""
+        """Report that a call has ended."""
         self._simulation.call_ends(self, call)
 
 
 class Options:
-    """How the database of a simulation is opened."""
+    """Options with which the database of a simulation is opened."""
 
     def __init__(self, *, log_pages: int, durability: Durability) -> None:
         self.log_pages, self.durability = log_pages, durability
 
 
-class _Simulated(AsyncHoldfast):
+class _SimulatedHoldfast(AsyncHoldfast):
     """A Holdfast on the engine of a simulated process."""
 
     def __init__(self, engine: SimulatedEngine, setting: Setting, process: Process) -> None:
@@ -241,7 +240,7 @@ class _Simulated(AsyncHoldfast):
         record_stores(self, "", process)
 
     def tenant(self, name: str) -> AsyncTenantHandle:
-        """The handle of one tenant."""
+        """Return the handle of one tenant."""
         if name not in self._handles:
             handle = AsyncTenantHandle(self._simulated, Scope(name, self._setting))
             record_stores(handle, name, self._process)
@@ -253,4 +252,4 @@ def _abandon(coroutine: Coroutine[Any, Any, Any]) -> None:
     try:
         coroutine.close()
     except (ProcessDied, RuntimeError):
-        return  # it wanted to go on; the dead do not
+        return  # the coroutine awaited during close; a dead process does not continue

@@ -1,11 +1,11 @@
-"""The promises that hold after every event of every simulation, whatever is simulated.
+"""The promises that are checked after every event of every simulation.
 
-* What was acknowledged is there, and stays.
-* What was not is there as a whole, or not at all.
-* The iterations of a run, and the messages of a session, have no gap and one order; each message belongs to one step or append.
-* Each epoch of a run belongs to one holder, and nobody writes with an older one.
-* A tool is called only after its call was recorded, never more often than the ledger says, and never once it is finished.
-* What is read is what was written: in order, complete, and nothing that is finished is offered again.
+* Acknowledged writes are committed and remain.
+* Unacknowledged writes are committed completely or not at all.
+* The iterations of a run and the messages of a session have one order without gaps; each message belongs to one step or append.
+* Each epoch of a run belongs to one holder, and no process writes with an older epoch.
+* A tool is called only after its call was recorded, never more often than the ledger permits, and never after it has finished.
+* Reads return the written data, in order and complete, and finished calls are not offered again.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import text
-from .call_log import Attempts
-from .changes import DONE, check_change, check_shown
+from .call_log import CallLog
+from .changes import DONE, check_change, check_list_result
 from .observer import Key, Rows
 from .recorder import StoreCall
 from .violation import Violation
 
-Performed = tuple[str, str, str]
+PerformedCall = tuple[str, str, str]
 """A tenant, a run and a call."""
 
 
 class Promises:
-    """What was promised so far, and what was seen."""
+    """The promises made so far and the observed state, with the checks between them."""
 
     def __init__(self) -> None:
         self.rows = Rows()
-        self.attempts = Attempts()
+        self.attempts = CallLog()
         self.holders: dict[tuple[str, str, int], str] = {}
-        self.performed: dict[Performed, list[Any]] = {}
+        self.performed: dict[PerformedCall, list[Any]] = {}
         self._unchecked: list[StoreCall] = []
         self._opened: dict[int, StoreCall] = {}
 
-    # What is told
+    # Events
 
     def begin(self, call: StoreCall) -> None:
-        """A call is about to be made."""
+        """Record that a call is about to be made."""
         self.attempts.add(call)
         self._opened[call.number] = call
         session, run = call.arguments.get("session_id"), call.arguments.get("run_id")
@@ -47,24 +47,24 @@ class Promises:
             call.seen = self.rows.runs.get((call.tenant, run)), self._done_calls((call.tenant, run))
 
     def end(self, call: StoreCall) -> None:
-        """A call was answered or has failed. What was answered is checked once it is seen what is committed."""
+        """Record that a call was answered or has failed. The answer is checked once the committed state was observed."""
         self._opened.pop(call.number, None)
         if call.outcome == "answered":
             self._check_pause(call)
             self._unchecked.append(call)
 
     def lose(self, process: str, incarnation: int) -> None:
-        """A process is gone, and with it the answers to its calls."""
+        """Record that a process died, so that the answers to its open calls are lost."""
         for number, call in [*self._opened.items()]:
             if (call.process, call.incarnation) == (process, incarnation):
                 call.outcome = "lost"
                 del self._opened[number]
 
-    def perform(self, what: Performed, epoch: int) -> int:
-        """A tool is about to be called; how often it was before.
+    def perform(self, what: PerformedCall, epoch: int) -> int:
+        """Check that a tool may be called now, and return the number of earlier executions.
 
         Raises:
-            Violation: it must not be.
+            Violation: the tool must not be called.
         """
         tenant, run, id = what
         row = self.rows.calls.get((tenant, run), {}).get(id)
@@ -82,26 +82,26 @@ class Promises:
                 raise Violation(f"{name} is made though it is finished since epoch {finished_by}")
         return len(before)
 
-    # What is checked
+    # Checks
 
     def see(self, rows: Rows) -> None:
-        """Something else is committed than before.
+        """Check newly committed rows.
 
         Raises:
-            Violation: it must not be.
+            Violation: the change breaks a promise.
         """
-        was, self.rows = self.rows, rows
-        check_change(was, rows, self.attempts)
+        previous, self.rows = self.rows, rows
+        check_change(previous, rows, self.attempts)
         for key, calls in rows.calls.items():
             for id, call in calls.items():
-                if call.status == "finished" and was.calls.get(key, {}).get(id) != call:
+                if call.status == "finished" and previous.calls.get(key, {}).get(id) != call:
                     self._check_result((*key, id), call.result)
 
     def settle(self) -> None:
-        """Check what was answered since the last time against what is committed.
+        """Check the answers since the last call against the committed state.
 
         Raises:
-            Violation: an answer was not true.
+            Violation: an answer was wrong.
         """
         calls, self._unchecked = self._unchecked, []
         for call in calls:
@@ -110,21 +110,21 @@ class Promises:
                 check(self, call)
 
     def _check_pause(self, call: StoreCall) -> None:
-        """A run that was paused is not claimed before its time, by the clock of whoever claims it."""
+        """Check that a paused run is not claimed before its pause ends, by the claiming process's clock."""
         if call.method not in ("leases.claim", "run_queue.claim") or call.result is None:
             return
         tenant, run = (call.tenant, call.result) if call.tenant else (call.result.tenant, call.result.run)
-        was = self.rows.runs.get((tenant, run.id))  # what is committed now is seen at the end of the event
+        was = self.rows.runs.get((tenant, run.id))  # the current commit is observed at the end of the event
         if was is None or was.epoch >= run.epoch:
-            return  # the answer came late: somebody else has held the run since
+            return  # the answer is late: another process has claimed the run since
         if was.status != "paused" or was.pause_until is None or (tenant, run.id) in self.attempts.resumed:
             return
         if was.pause_until > call.now_us:
             raise Violation(f"run {run.id} was claimed {was.pause_until - call.now_us} us before its pause was over")
 
-    def _check_result(self, what: Performed, result: str | None) -> None:
+    def _check_result(self, what: PerformedCall, result: str | None) -> None:
         if what not in self.performed:
-            return  # a tool whose effects nobody tells us
+            return  # a tool whose effects are not tracked
         value = None if result is None else text.load(result)
         if value not in self.performed[what]:
             raise Violation(f"call {what[2]} of run {what[1]} is finished with {value!r}, which no call of it gave")
@@ -143,17 +143,17 @@ class Promises:
             raise Violation(f"step {iteration} of run {key[1]} was acknowledged, and is not there")
         if text.load(steps[iteration - 1].state) != call.arguments["state"]:
             raise Violation(f"step {iteration} of run {key[1]} was acknowledged, and another one is there")
-        places = [message.seq for message in call.result.messages]
-        if places and (places[0], places[-1]) != (steps[iteration - 1].first_seq, steps[iteration - 1].last_seq):
-            raise Violation(f"the messages of step {iteration} of run {key[1]} are not at {places}")
+        seqs = [message.seq for message in call.result.messages]
+        if seqs and (seqs[0], seqs[-1]) != (steps[iteration - 1].first_seq, steps[iteration - 1].last_seq):
+            raise Violation(f"the messages of step {iteration} of run {key[1]} are not at {seqs}")
         if (call.arguments.get("stop_reason") is not None) > (self.rows.runs[key].status == "completed"):
             raise Violation(f"run {key[1]} was finished with step {iteration}, and is {self.rows.runs[key].status}")
 
     def _intended(self, call: StoreCall) -> None:
-        there = self.rows.calls.get((call.tenant, call.arguments["run_id"]), {})
-        for each in call.arguments["calls"]:
-            if each.id not in there:
-                raise Violation(f"call {each.id} of run {call.arguments['run_id']} was recorded, and is not there")
+        rows = self.rows.calls.get((call.tenant, call.arguments["run_id"]), {})
+        for tool_call in call.arguments["calls"]:
+            if tool_call.id not in rows:
+                raise Violation(f"call {tool_call.id} of run {call.arguments['run_id']} was recorded, and is not there")
 
     def _finished(self, call: StoreCall) -> None:
         run = self.rows.runs[(call.tenant, call.arguments["run_id"])]
@@ -173,9 +173,9 @@ class Promises:
         before = self.holders.setdefault((tenant, run.id, run.epoch), holder)
         if before != holder:
             raise Violation(f"epoch {run.epoch} of run {run.id} was given to {before} and to {holder}")
-        found = self.rows.runs.get((tenant, run.id))
-        if found is None or found.epoch < run.epoch:
-            raise Violation(f"run {run.id} was claimed with epoch {run.epoch}, and is {found}")
+        row = self.rows.runs.get((tenant, run.id))
+        if row is None or row.epoch < run.epoch:
+            raise Violation(f"run {run.id} was claimed with epoch {run.epoch}, and is {row}")
 
     def _loaded(self, call: StoreCall) -> None:
         run, step = call.result.run, call.result.step
@@ -190,24 +190,25 @@ class Promises:
                 raise Violation(f"step {step.iteration} of run {run.id} was loaded as another one")
 
     def _offered(self, call: StoreCall) -> None:
-        before, done = call.seen
-        for each in call.result:
-            if each.call.id in done:
-                raise Violation(f"call {each.call.id} is finished and was offered to be made again")
-            stale = before is not None and each.call.epoch < before.epoch
-            if each.action == "run" and stale and each.call.status == "begun" and each.call.safety != "idempotent":
-                raise Violation(f"call {each.call.id} is {each.call.safety}, was begun, and is to be made again")
+        before, finished = call.seen
+        for pending in call.result:
+            tool_call = pending.call
+            if tool_call.id in finished:
+                raise Violation(f"call {tool_call.id} is finished and was offered to be made again")
+            stale = before is not None and tool_call.epoch < before.epoch
+            if pending.action == "run" and stale and tool_call.status == "begun" and tool_call.safety != "idempotent":
+                raise Violation(f"call {tool_call.id} is {tool_call.safety}, was begun, and is to be made again")
 
     def _listed(self, call: StoreCall) -> None:
         if [*call.arguments] != ["session_id"]:
-            return  # a part of it
+            return  # only a part of the log
         log = self.rows.messages.get((call.tenant, call.arguments["session_id"]), [])
-        check_shown(log, [(each.seq, each.id, each.content) for each in call.result], call.seen)
+        check_list_result(log, [(message.seq, message.id, message.content) for message in call.result], call.seen)
 
     def _appended(self, call: StoreCall) -> None:
-        made = call.result if isinstance(call.result, list) else [call.result]
+        messages = call.result if isinstance(call.result, list) else [call.result]
         log = self.rows.messages.get((call.tenant, call.arguments["session_id"]), [])
-        for message in made:
+        for message in messages:
             if call.tenant in self.attempts.loose:
                 return
             if len(log) < message.seq or log[message.seq - 1].id != message.id:
@@ -215,15 +216,15 @@ class Promises:
 
     def _agent(self, call: StoreCall) -> None:
         key = (call.tenant, call.result.id)
-        found = self.rows.agents.get(key)
-        if key not in self.attempts.deleted_agents and (found is None or found[1] < call.result.version):
-            raise Violation(f"agent {key[1]} was at version {call.result.version}, and is {found}")
+        row = self.rows.agents.get(key)
+        if key not in self.attempts.deleted_agents and (row is None or row[1] < call.result.version):
+            raise Violation(f"agent {key[1]} was at version {call.result.version}, and is {row}")
 
     def _agent_listed(self, call: StoreCall) -> None:
         if not call.arguments:
-            shown = [agent.id for agent in call.result]
-            if shown != sorted(shown):
-                raise Violation(f"agents came in the order {shown}")
+            ids = [agent.id for agent in call.result]
+            if ids != sorted(ids):
+                raise Violation(f"agents came in the order {ids}")
 
 
 _CHECKS = {

@@ -1,4 +1,4 @@
-"""Every call of a store, as a simulation sees it: when it was made, with what, and what came of it."""
+"""Record every call of a store in a simulation, with its time, arguments and outcome."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SHOWN = ("run_id", "session_id", "agent_id", "epoch", "iteration", "id", "holde
 
 
 class ProcessDied(BaseException):
-    """The process that this coroutine belongs to is dead. Do not catch it."""
+    """The process of this coroutine is dead. Do not catch this exception."""
 
 
 class StoreCall(Struct, eq=False):
-    """One call of a store's method. ``outcome`` is ``lost`` if its process died before it heard the answer."""
+    """One call of a store's method. ``outcome`` is ``lost`` if its process died before it got the answer."""
 
     number: int
     process: str
@@ -38,9 +38,9 @@ class StoreCall(Struct, eq=False):
     result: Any = None
     error: str = ""
     now_us: int = 0
-    """When it came to its end, by the clock of its process."""
+    """When the call ended, by the clock of its process."""
     seen: Any = None
-    """What the checks noted when the call was made."""
+    """State that the checks recorded when the call was made."""
 
     @property
     def reads(self) -> bool:
@@ -48,54 +48,54 @@ class StoreCall(Struct, eq=False):
         return self.method.rpartition(".")[2] in READING
 
     def __str__(self) -> str:
-        shown = [f"{name}={short(self.arguments[name])}" for name in _SHOWN if self.arguments.get(name) is not None]
-        return " ".join([self.method, *shown])
+        arguments = [f"{name}={short(self.arguments[name])}" for name in _SHOWN if self.arguments.get(name) is not None]
+        return " ".join([self.method, *arguments])
 
 
-class Listener(Protocol):
-    """Who is told about calls."""
+class CallListener(Protocol):
+    """Receives the calls of recorded stores."""
 
     def begin(self, tenant: str, method: str, arguments: Mapping[str, Any]) -> StoreCall:
-        """A call is about to be made; may raise ``ProcessDied``."""
+        """Handle a call that is about to be made; may raise ``ProcessDied``."""
 
     def end(self, call: StoreCall) -> None:
-        """A call was answered or has failed; may raise ``ProcessDied``."""
+        """Handle a call that was answered or has failed; may raise ``ProcessDied``."""
 
 
 class RecordedStore:
-    """A store whose calls are told to a listener; otherwise it is the store."""
+    """A proxy of a store that reports every call to a listener."""
 
-    def __init__(self, store: Store, name: str, tenant: str, listener: Listener) -> None:
+    def __init__(self, store: Store, name: str, tenant: str, listener: CallListener) -> None:
         self._store, self._name, self._tenant, self._listener = store, name, tenant, listener
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name.startswith("_") or not callable(found):
-            return found
-        recorded = self._recorded(found, f"{self._name}.{name}")
-        setattr(self, name, recorded)  # from now on it is found without coming here
+        attribute = getattr(self._store, name)
+        if name.startswith("_") or not callable(attribute):
+            return attribute
+        recorded = self._record(attribute, f"{self._name}.{name}")
+        setattr(self, name, recorded)  # later lookups bypass __getattr__
         return recorded
 
-    def _recorded(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _record(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         signature = inspect.signature(method)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs).arguments
-            made = self._listener.begin(self._tenant, name, bound)
+            store_call = self._listener.begin(self._tenant, name, bound)
             try:
-                made.result = await method(*args, **kwargs)
-                made.outcome = "answered"
+                store_call.result = await method(*args, **kwargs)
+                store_call.outcome = "answered"
             except HoldfastError as error:
-                made.outcome, made.error = "failed", type(error).__name__
-                self._listener.end(made)
+                store_call.outcome, store_call.error = "failed", type(error).__name__
+                self._listener.end(store_call)
                 raise
-            self._listener.end(made)
-            return made.result
+            self._listener.end(store_call)
+            return store_call.result
 
         return call
 
 
-def record_stores(handle: Any, tenant: str, listener: Listener) -> None:
+def record_stores(handle: Any, tenant: str, listener: CallListener) -> None:
     """Report every call through a handle to the listener."""
     for name in store_names(type(handle)):
         store = getattr(handle, name)
@@ -104,6 +104,6 @@ def record_stores(handle: Any, tenant: str, listener: Listener) -> None:
 
 
 def short(value: Any) -> str:
-    """A value as the trace shows it: of an id, the end."""
+    """Return a value as shown in the trace; ids are shortened to their last characters."""
     text = value if isinstance(value, str) else str(value)
     return f"..{text[-6:]}" if len(text) == 36 and text.count("-") == 4 else text[:40]

@@ -1,4 +1,4 @@
-"""What a simulation simulates. Make your own: say which processes there are, and when all has come to its end."""
+"""Base class of scenarios. Subclass it to define the processes of a simulation and when they have finished."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from random import Random
 
 from ...engines.sqlite.file import Durability
 from .faults import Fault, mixed
-from .observer import Look
+from .observer import Observer
 from .process import Main, Process
 
 
 class Scenario:
     """Processes that share a database.
 
-    The promises of the stores are checked without your doing. ``check`` is for what your own code promises.
+    The promises of the stores are checked automatically. Override ``check`` to check promises of your own code.
     """
 
     unsafe_s: float = 120
-    """Simulated seconds in which faults strike."""
+    """Simulated seconds during which faults occur."""
     calm_s: float = 4 * 3_600
-    """Simulated seconds in which everything must come to its end once nothing goes wrong any more."""
+    """Simulated seconds within which everything must finish after the faults have stopped."""
     durability: Durability = "full"
-    """How the database is opened."""
+    """Durability with which the database is opened."""
 
     def faults(self, random: Random) -> Sequence[Fault]:
-        """What goes wrong, if the simulation is not told."""
+        """Return the fault rules, if none are passed to the simulation."""
         return mixed(0.1, random)
 
     async def prepare(self, process: Process) -> None:
-        """Make what must be there beforehand. Nothing goes wrong meanwhile."""
+        """Create data before the processes start. No faults occur while this runs."""
 
     def processes(self, random: Random) -> Mapping[str, Main]:
-        """Each process by its name: a coroutine function that is given the ``Process``, again whenever it was killed.
+        """Return the processes by name: coroutine functions that receive the ``Process``, and are called again after each death.
 
-        One that returns has ended and is not started again.
+        A process whose function returns has ended and is not restarted.
         """
         raise NotImplementedError
 
-    def finished(self, look: Look) -> bool:
-        """Whether all has come to its end. Asked whenever something was committed or a coroutine has ended: keep it quick."""
+    def finished(self, observer: Observer) -> bool:
+        """Return whether everything has finished. Called after every commit and every end of a coroutine, so keep it fast."""
         raise NotImplementedError
 
-    def unfinished(self, look: Look) -> str:
-        """What has not come to its end, for people."""
+    def unfinished(self, observer: Observer) -> str:
+        """Describe the unfinished work, for the report."""
         return "it is not finished"
 
-    def check(self, look: Look) -> None:
-        """Refuse what must not be committed. Called whenever something was.
+    def check(self, observer: Observer) -> None:
+        """Check the committed state. Called after every commit.
 
         Raises:
-            Violation: it must not be.
+            Violation: a promise of the scenario is broken.
         """

@@ -1,12 +1,13 @@
-"""The simulation: one seed decides who goes on, what time it is, and what goes wrong.
+"""The simulation: one seed decides the schedule, the time and the faults.
 
-Processes are coroutines that are suspended before every statement they read with, before every commit, and wherever they sleep.
-At each *event* the seed picks one of those that can go on and lets it run to its next suspension. Then it is looked at what is
-committed now, and every promise is checked. For a while faults strike: the phase of safety, in which nothing wrong
-may happen. Then they stop and all clocks are set right: the phase of liveness, in which everything must come to its end. At last
-the power is cut once more, and all that was seen must still be there.
+Processes are coroutines that suspend before every reading statement, before every commit, and where they sleep. At each
+*event* the simulation picks a runnable coroutine and runs it to its next suspension; then it observes the committed state and
+checks every promise. In the first phase faults occur, and no promise may be broken (safety). Then the faults stop, all clocks
+are corrected, and everything must finish (liveness). At the end the power is cut once more, and all observed commits must
+have survived.
 
-Nothing here depends on the machine, the folder, the hour or the hash seed: the same seed gives the same trace, byte for byte.
+The trace does not depend on the machine, the folder, the time or the hash seed: the same seed gives the same trace, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -19,36 +20,36 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from ...errors import HoldfastError
-from ..sqlite_state import Damaged, read_state
+from ..sqlite_state import DatabaseDamaged, read_state
 from .engine import SimulatedEngine
 from .faults import POWER_CUTS, Fault, Faults
 from .machine import START_US, Machine
-from .observer import Look
+from .observer import Observer
 from .process import Main, Options, Process, Task
-from .promises import Performed, Promises
+from .promises import PerformedCall, Promises
 from .recorder import ProcessDied, StoreCall
 from .scenario import Scenario
 from .violation import Violation
 
 T = TypeVar("T")
 MAX_EVENTS = 60_000
-"""Events after which a simulation that has not come to its end is stuck."""
+"""Events after which an unfinished simulation counts as stuck."""
 
 
 class ToolFailed(Exception):
-    """A tool has failed, as the simulation wanted it, and has done nothing."""
+    """A tool failed because of an injected fault, without having had an effect."""
 
 
 class Report(Struct, frozen=True):
-    """What a simulation came to. ``violation`` is the promise that was broken, or ``None``."""
+    """The result of a simulation. ``violation`` describes the broken promise, or is ``None``."""
 
     seed: int
     violation: str | None
     events: int
     seconds: float
-    """Simulated ones."""
+    """Simulated seconds."""
     faults: dict[str, int]
-    """How often each fault has struck."""
+    """Number of occurrences of each fault."""
     trace: str
 
 
@@ -56,10 +57,10 @@ class Simulation:
     """One simulation of a scenario.
 
     Args:
-        seed: decides everything.
-        scenario: what is simulated.
-        faults: the rules by which something goes wrong; without them, those that the scenario draws from the seed.
-        engine: the engine that each process gets; for planting defects.
+        seed: determines the whole simulation.
+        scenario: the simulated processes.
+        faults: the fault rules; by default those that the scenario derives from the seed.
+        engine: the engine class of each process; tests replace it to plant defects.
     """
 
     def __init__(
@@ -80,21 +81,21 @@ class Simulation:
         log_pages = Random(f"{seed} options").choice((6, 12, 30, 100))
         self.options = Options(log_pages=log_pages, durability=scenario.durability)
         self.processes: list[Process] = []
-        self._look: Look | None = None
+        self._observer: Observer | None = None
         self._events = self._calls = 0
         self._inside: Process | None = None
         self._finished = False
         self._certain = self.promises.rows
-        """What was committed when it was last known that no ghost is among it."""
+        """The last observed state that certainly contained no unflushed commit."""
 
     def run(self) -> Report:
-        """Run it to its end."""
+        """Run the simulation to its end and return its report."""
         violation: str | None = None
         try:
             self._prepare()
-            self._be_unsafe()
-            self._be_calm()
-            self._cut_for_the_last_time()
+            self._run_with_faults()
+            self._run_without_faults()
+            self._cut_power_finally()
         except Violation as error:
             violation = str(error)
             self.say(f"VIOLATION {violation}")
@@ -106,22 +107,22 @@ class Simulation:
         return Report(self.seed, violation, self._events, seconds, dict(sorted(self._faults.happened.items())), trace)
 
     def say(self, text: str) -> None:
-        """Put a line into the trace."""
+        """Write a line to the trace."""
         now = self.machine.now_us - START_US
         self.trace.append(f"{self._events:05} {now // 1_000_000:6}.{now % 1_000_000:06} {text}")
 
     @property
-    def look(self) -> Look:
-        """What is committed."""
-        if self._look is None:
-            self._look = Look(self.machine.path)
-        return self._look
+    def observer(self) -> Observer:
+        """The observer of the committed state."""
+        if self._observer is None:
+            self._observer = Observer(self.machine.path)
+        return self._observer
 
-    def look_away(self) -> None:
-        """Let go of the database, so that somebody else can be the last to close it."""
-        if self._look is not None:
-            self._look.close()
-            self._look = None
+    def close_observer(self) -> None:
+        """Close the observer, so that a simulated process can be the last to close the database."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None
 
     # Phases
 
@@ -133,34 +134,34 @@ class Simulation:
         self._add("setup", self.scenario.prepare)
         while any(process.tasks or process.start_us is not None for process in self.processes):
             self._event()
-        self._bury(self.processes.pop())
+        self._tear_down(self.processes.pop())
         for name, main in self.scenario.processes(Random(f"{self.seed} processes")).items():
             self._add(name, main)
 
-    def _be_unsafe(self) -> None:
+    def _run_with_faults(self) -> None:
         self.say("faults begin")
         self.machine.faults = self._faults
         until = self.machine.now_us + round(self.scenario.unsafe_s * 1_000_000)
         while self.machine.now_us < until and not self._is_finished():
             self._event()
 
-    def _be_calm(self) -> None:
+    def _run_without_faults(self) -> None:
         self.say("faults end")
         self._faults.stop()
         self.machine.full_until_us = 0
         for process in self.processes:
-            process.clock.wrong_by_us = 0
+            process.clock.offset_us = 0
         until = self.machine.now_us + round(self.scenario.calm_s * 1_000_000)
         while not self._is_finished():
             if self.machine.now_us > until or self._events > MAX_EVENTS:
-                raise Violation(f"not all came to its end: {self.scenario.unfinished(self.look)}")
+                raise Violation(f"not all came to its end: {self.scenario.unfinished(self.observer)}")
             self._event()
 
-    def _cut_for_the_last_time(self) -> None:
-        self.scenario.check(self.look)
+    def _cut_power_finally(self) -> None:
+        self.scenario.check(self.observer)
         self.machine.cut_power("LostWrites")
         self._lose_power(during=None)
-        self.scenario.check(self.look)
+        self.scenario.check(self.observer)
         self.say("all came to its end")
 
     def _is_finished(self) -> bool:
@@ -176,7 +177,7 @@ class Simulation:
         self.processes.append(process)
 
     def _event(self) -> None:
-        """Let one of those that can go on do so, and check every promise."""
+        """Run one coroutine to its next suspension, or start a process, and check every promise."""
         self._events += 1
         chosen = self._choose()
         self.machine.spend(self._random.uniform(0.05, 4))
@@ -195,8 +196,8 @@ class Simulation:
                     waiting.append((process.start_us, process))
                 waiting += [(max(task.wake_us, process.paused_until_us), task) for task in process.tasks]
             if not waiting:
-                raise Violation(f"nobody is there to go on: {self.scenario.unfinished(self.look)}")
-            ready = [each for at_us, each in waiting if at_us <= self.machine.now_us]
+                raise Violation(f"no process can continue: {self.scenario.unfinished(self.observer)}")
+            ready = [candidate for at_us, candidate in waiting if at_us <= self.machine.now_us]
             if ready:
                 return self._random.choice(ready)
             self.machine.now_us = min(at_us for at_us, _ in waiting)
@@ -206,15 +207,15 @@ class Simulation:
         self._inside = process
         struck = self.machine.faults.at("start", process.name)
         if struck is not None:
-            process.clock.wrong_by_us = struck.ms * 1_000 * self._random.choice((-1, 1))
-            self.say(f"{process.name} has a clock that is wrong by {process.clock.wrong_by_us // 1_000} ms")
+            process.clock.offset_us = struck.ms * 1_000 * self._random.choice((-1, 1))
+            self.say(f"{process.name} has a clock that is wrong by {process.clock.offset_us // 1_000} ms")
         try:
             process.start()
         except HoldfastError as error:
             self._die(process, f"cannot open the database: {type(error).__name__}")
 
     def _strike(self, task: Task) -> bool:
-        """Whether a fault keeps this one from going on."""
+        """Apply a fault to a task, and return whether it prevents the task from continuing."""
         struck = self.machine.faults.at("turn", task.name)
         if struck is None:
             return False
@@ -225,7 +226,7 @@ class Simulation:
         elif struck.name == "ProcessPause":
             process.paused_until_us = self.machine.now_us + struck.ms * 1_000
         elif struck.name == "ClockJump":
-            process.clock.wrong_by_us += struck.ms * 1_000 * self._random.choice((-1, 1))
+            process.clock.offset_us += struck.ms * 1_000 * self._random.choice((-1, 1))
         else:
             self._die(process, "dies")
         return True
@@ -237,9 +238,9 @@ class Simulation:
             task.wake_us = turn.until_us
         except StopIteration:
             task.process.tasks.remove(task)
-            self._finished = self.scenario.finished(self.look)
+            self._finished = self.scenario.finished(self.observer)
         except ProcessDied:
-            return  # it is seen to at the end of the event
+            return  # handled at the end of the event
         except HoldfastError as error:
             self._die(task.process, f"ends by {type(error).__name__}")
         except Violation:
@@ -259,70 +260,70 @@ class Simulation:
             return
         for process in self.processes:
             if process.disk is not None and process.disk.is_dead:
-                self.machine.has_ghost = self.machine.has_ghost or process is during
-                self._bury(process)
+                self.machine.has_unflushed_commit = self.machine.has_unflushed_commit or process is during
+                self._tear_down(process)
 
-    def _bury(self, process: Process) -> None:
+    def _tear_down(self, process: Process) -> None:
         self.promises.lose(process.name, process.incarnation)
-        process.bury()
+        process.tear_down()
         if process.name != "setup":
             process.start_us = self.machine.now_us + round(self._random.uniform(0.1, 15) * 1_000_000)
-        if self._look is not None and not any(each.is_open for each in self.processes):
-            # With the last connection goes the shared memory, and whoever comes next has to read the log anew.
-            self.look_away()
+        if self._observer is not None and not any(other.is_open for other in self.processes):
+            # Closing the last connection discards the shared memory, and the next process must recover the log.
+            self.close_observer()
 
     def _lose_power(self, *, during: Process | None) -> None:
-        """All is dark, and then as the disk has kept it."""
-        if self.machine.has_ghost:
+        """Kill all processes, restart the machine with the surviving files, and check them."""
+        if self.machine.has_unflushed_commit:
             self.promises.rows = self._certain
-        unknown = during is not None or self.machine.has_ghost or self._look is None
-        before = None if unknown else self.look.everything()
-        self.look_away()
+        unknown = during is not None or self.machine.has_unflushed_commit or self._observer is None
+        before = None if unknown else self.observer.everything()
+        self.close_observer()
         for process in self.processes:
-            self._bury(process)
+            self._tear_down(process)
         variant = self.machine.come_back()
-        self.say(f"the power is cut; what was not flushed is {variant}")
+        self.say(f"the power is cut; unflushed data is {variant}")
         with self.machine.copy() as path:
-            found = self._read(path)
-            if before is not None and found != before:
-                tables = [name for name in before if before[name] != found.get(name)]
-                raise Violation(f"a power cut while nobody wrote has changed {', '.join(tables)}")
-            look = Look(path)
+            after = self._read(path)
+            if before is not None and after != before:
+                tables = [name for name in before if before[name] != after.get(name)]
+                raise Violation(f"a power cut without a write in progress has changed {', '.join(tables)}")
+            observer = Observer(path)
             try:
-                self._see(look)
+                self._see(observer)
                 self.promises.settle()
             finally:
-                look.close()
+                observer.close()
 
     def _read(self, path: str) -> dict[str, list[tuple[Any, ...]]]:
         try:
             return read_state(Path(path))
-        except Damaged as error:
+        except DatabaseDamaged as error:
             raise Violation(f"the database is damaged after a power cut: {error}") from error
 
     def _check(self) -> None:
         if not any(process.is_open for process in self.processes):
-            return  # with the next one that opens the database it is seen what is there
-        if self.look.changed():
-            self._see(self.look)
+            return  # the state is observed when the next process opens the database
+        if self.observer.changed():
+            self._see(self.observer)
         self.promises.settle()
 
-    def _see(self, look: Look) -> None:
-        self.promises.see(look.rows(self.promises.rows))
-        if not self.machine.has_ghost:
+    def _see(self, observer: Observer) -> None:
+        self.promises.see(observer.rows(self.promises.rows))
+        if not self.machine.has_unflushed_commit:
             self._certain = self.promises.rows
-        self.scenario.check(look)
-        self._finished = self.scenario.finished(look)
+        self.scenario.check(observer)
+        self._finished = self.scenario.finished(observer)
 
     def _end_all(self) -> None:
         for process in self.processes:
-            process.bury()
-        self.look_away()
+            process.tear_down()
+        self.close_observer()
 
-    # What processes tell
+    # Called by processes
 
     def call_begins(self, process: Process, tenant: str, method: str, arguments: Mapping[str, Any]) -> StoreCall:
-        """A process is about to call a store."""
+        """Handle a process that is about to call a store."""
         process.check_alive()
         self._calls += 1
         call = StoreCall(self._calls, process.name, process.incarnation, tenant, method, dict(arguments))
@@ -333,7 +334,7 @@ class Simulation:
         return call
 
     def call_ends(self, process: Process, call: StoreCall) -> None:
-        """A call was answered or has failed; the process hears of it, unless it is dead."""
+        """Handle a call that was answered or has failed; the process gets the outcome unless it is dead."""
         process.check_alive()
         call.now_us = process.clock.now_us()
         if not call.reads:
@@ -349,15 +350,15 @@ class Simulation:
             raise ProcessDied(process.name)
 
     async def perform(
-        self, process: Process, what: Performed, epoch: int, act: Callable[[int], T], takes_s: float
+        self, process: Process, what: PerformedCall, epoch: int, act: Callable[[int], T], takes_s: float
     ) -> T:
-        """A process does something in the world outside."""
+        """Perform the external effect of a tool call for a process."""
         struck = self.machine.faults.at("tool", what[2])
         if struck is not None:
             self.say(f"{process.name} meets {struck.name} in call {what[2]}")
         if struck is not None and struck.name == "ToolFail":
             raise ToolFailed(what[2])
-        self._check()  # what it has just recorded is committed by now
+        self._check()  # the recorded call is committed by now
         before = self.promises.perform(what, epoch)
         result = act(before)
         self.promises.performed[what].append(result)

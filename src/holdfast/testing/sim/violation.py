@@ -1,7 +1,7 @@
-"""A promise that was broken."""
+"""The exception for broken promises."""
 
 from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """A promise was broken. The message says which; the trace of the simulation says how it came to that."""
+    """A promise was broken. The message states which; the trace of the simulation shows the cause."""

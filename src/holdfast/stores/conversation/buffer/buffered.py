@@ -222,7 +222,7 @@ class Buffer:
         Raises:
             Conflict: the buffer is being saved.
         """
-        self._buffer.forget_changes()
+        self._buffer.discard_changes()
         self._buffer.cache.release(self._buffer)
 
     def _line(self, value: str, what: str, limit: str = "name_bytes") -> str:

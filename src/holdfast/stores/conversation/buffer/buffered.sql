@@ -2,7 +2,7 @@
 
 -- name: open
 -- The live session of one user under a key, with the state and the id of its last save.
-SELECT /*columns SessionRow s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
+SELECT /*columns SessionColumns s*/ *, /*columns SessionState t*/ *, t.save_id/*pg ::text*/
 FROM sessions AS s/*index*/
 LEFT JOIN session_state AS t ON t.tenant_id = :tenant_id AND t.session_id = s.id
 WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :user_id AND s.identifier_rank = '~'
@@ -10,7 +10,7 @@ WHERE s.tenant_id = :tenant_id AND s.identifier = :identifier AND s.user_id = :u
 
 -- name: lock
 -- Lock one live session until the transaction ends, and read it for comparison.
-SELECT /*columns SessionRow*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
+SELECT /*columns SessionColumns*/ * FROM sessions WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE
 /*pg FOR UPDATE*/;
 
 -- name: last_save
@@ -61,7 +61,7 @@ WHERE tenant_id = :tenant_id AND id = :id;
 
 -- name: mark
 -- The session row after the save, with which the next save compares, and whether a compaction is due.
-SELECT /*columns SessionRow*/ *, (token_count >= compact_from) IS TRUE FROM sessions
+SELECT /*columns SessionColumns*/ *, (token_count >= compact_from) IS TRUE FROM sessions
 WHERE tenant_id = :tenant_id AND id = :id AND (deleted_at IS NULL) IS TRUE;
 
 -- name: save

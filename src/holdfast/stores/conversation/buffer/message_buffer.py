@@ -212,7 +212,7 @@ class MessageBuffer:
         added = [item for item in self.items if item.id not in stored_ids]
         return [item for item in added if not (isinstance(item, PendingItem) and item.is_copy)]
 
-    def forget_changes(self) -> None:
+    def discard_changes(self) -> None:
         """Discard all changes."""
         self._refuse_while_saving()
         self._load(self.base)

@@ -61,7 +61,7 @@ class SessionState(Struct, frozen=True):
     spawn_depth: int = 0
 
 
-class SessionRow(Struct, frozen=True):
+class SessionColumns(Struct, frozen=True):
     """The columns of a session row that together change with every change of the session or its messages."""
 
     id: Id
@@ -139,10 +139,10 @@ class SessionIdentity(Struct, frozen=True):
     user: str
 
 
-queries = Queries(__package__, "buffered.sql", SessionRow, SessionState)
-_ROW_COLUMNS = len(SessionRow.__struct_fields__)
+queries = Queries(__package__, "buffered.sql", SessionColumns, SessionState)
+_ROW_COLUMNS = len(SessionColumns.__struct_fields__)
 _ID, _POSITION, _COMPACTIONS, _AGENT, _UPDATED = map(
-    SessionRow.__struct_fields__.index, ("id", "next_position", "compaction_count", "agent", "updated_at")
+    SessionColumns.__struct_fields__.index, ("id", "next_position", "compaction_count", "agent", "updated_at")
 )
 _TEXTS = ("summary", "label", "model", "provider", "channel", "spawned_by")
 
@@ -161,7 +161,7 @@ async def load(connection: Connection, scope: scopes.Scope, key: str, user: str)
         if not rows:
             return None
         row = rows[0]
-        session = mapper(SessionRow, connection.dialect)([row[:_ROW_COLUMNS]])[0]
+        session = mapper(SessionColumns, connection.dialect)([row[:_ROW_COLUMNS]])[0]
         messages = await _messages(connection, scope, session.id)
         if len(messages) == session.message_count:
             break

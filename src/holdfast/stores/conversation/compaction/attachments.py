@@ -62,7 +62,7 @@ class Attachments:
         self._by_target[scope.stored_tenant, target, name] = [*others, functions]
         self._update_agents()
 
-    def take(self, scope: Scope, target: Target, name: str) -> None:
+    def detach(self, scope: Scope, target: Target, name: str) -> None:
         """Detach all functions of a session or an agent, if any are attached."""
         self._by_target.pop((scope.stored_tenant, target, name), None)
         self._update_agents()

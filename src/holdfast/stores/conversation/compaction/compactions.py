@@ -311,7 +311,7 @@ class AsyncCompactions(TenantStore):
         target, name = self._target(session_id, agent)
         await self._engine.write(lambda connection: attachments.remove(connection, self._scope, target, name))
         if not self._engine.joined:
-            attachments.of(self._scope).take(self._scope, target, name)
+            attachments.of(self._scope).detach(self._scope, target, name)
 
     @reads
     async def attached(self, connection: Connection, session_id: Id) -> CompactionPolicy | None:

@@ -34,8 +34,8 @@ _ID, _KIND, _TOKENS = (Message.__struct_fields__.index(name) for name in ("id", 
 _compared = itemgetter(
     _FIELDS,  # the position in the log
     *(
-        place
-        for place, name in enumerate(Message.__struct_fields__)
+        index
+        for index, name in enumerate(Message.__struct_fields__)
         if name not in ("session_id", "seq", "created_at", "updated_at")
     ),
 )

@@ -26,7 +26,7 @@ from ....core.queries import Queries
 from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
-from ....engines.offload import Heavy, Progress, compute
+from ....engines.heavy_calls import Cancellation, HeavyCall, compute
 from ....engines.protocol import Call, Connection, Engine, Row
 from ....errors import AlreadyExists, ReadOnly
 from .. import views
@@ -98,7 +98,7 @@ async def _retry_on_conflict(engine: Engine, index_batch: Call[DrainResult]) -> 
     """Index a batch; try again if another process has taken one of its index numbers."""
     for _ in range(MAX_ATTEMPTS):
         try:
-            return await engine.write(Heavy(index_batch))
+            return await engine.write(HeavyCall(index_batch))
         except AlreadyExists:
             continue
     return DrainResult(0, more=True)
@@ -178,7 +178,7 @@ async def _write(connection: Connection, engine: Engine, params: dict[str, Any],
     """Index the messages of a batch."""
     tenant, dialect = params["tenant_id"], connection.dialect
 
-    def prepare(progress: Progress) -> list[tuple[Message, int, str]]:
+    def prepare(progress: Cancellation) -> list[tuple[Message, int, str]]:
         messages = mapper(Message, dialect)([row[:-1] for row in batch.rows])
         texts = []
         for message, row in zip(messages, batch.rows, strict=True):

@@ -19,7 +19,7 @@ from ....core.paging import Page, decode_cursor, encode_cursor, rows_to_read
 from ....core.rows import mapper
 from ....core.scope import Scope
 from ....engines.dialect import Dialect
-from ....engines.offload import Heavy, Progress, compute
+from ....engines.heavy_calls import Cancellation, HeavyCall, compute
 from ....engines.protocol import Connection, Engine, Row
 from ....errors import InvalidFilter, InvalidInput, Unavailable
 from ....ids import Id
@@ -129,13 +129,13 @@ class Search:
     async def run(self, engine: Engine) -> SearchPage:
         """Search the index and a bounded number of messages that are not indexed yet."""
         find = self._find_unless_behind
-        page_rows = await engine.read(Heavy(find) if self._heavy else find)
+        page_rows = await engine.read(HeavyCall(find) if self._heavy else find)
         if page_rows is None:
             try:
                 await drain(engine, self._scope, self._session_id)
             except Unavailable:
                 pass  # another process is writing: read the messages that are not indexed instead
-            page_rows = await engine.read(Heavy(self._find_with_tail))
+            page_rows = await engine.read(HeavyCall(self._find_with_tail))
         return await compute(
             engine, partial(self._page, page_rows), chars=chars_of(page_rows.hits) + chars_of(page_rows.tail)
         )
@@ -199,7 +199,7 @@ class Search:
                 page_rows.cut = bool(page_rows.hits)
                 return
 
-    def _page(self, page_rows: _PageRows, progress: Progress) -> SearchPage:
+    def _page(self, page_rows: _PageRows, progress: Cancellation) -> SearchPage:
         entries = self._merge(page_rows, progress)
         limit = self._rows - 1
         messages = mapper(Message, page_rows.dialect)([row[:-3] for _, row in entries[:limit]])
@@ -214,7 +214,7 @@ class Search:
         cursor = encode_cursor(_LISTING, rank, row[-3] >> SLOT_BITS, row[-3] & _SLOTS)
         return SearchPage(hits, cursor, sessions_behind=page_rows.behind)
 
-    def _merge(self, page_rows: _PageRows, progress: Progress) -> list[tuple[int, Row]]:
+    def _merge(self, page_rows: _PageRows, progress: Cancellation) -> list[tuple[int, Row]]:
         """Return the matching messages with their ranks, in the order of the page."""
         entries = [*zip(page_rows.ranks, page_rows.hits, strict=True)]
         if not page_rows.tail:

@@ -1,4 +1,4 @@
-"""Which checkpoints must stay: those that are kept, and the ancestors that a kept one cannot do without."""
+"""Selects the checkpoints that pruning keeps: those that the rules keep, and the ancestors that they need."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ....clock import MICROSECONDS
 from ....core import text
 from ....engines.protocol import Row
 from ....errors import InvalidInput
-from .channel_marks import ChannelMarks, unmarked
-from .compact_columns import stored_id
+from .channel_marks import ChannelMarks, decode_marks
+from .compact_columns import decode_id
 
 Key = tuple[str, str]
 """Namespace and id of a checkpoint."""
 _CALL = re.compile(r":[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\||$)")
-"""In a namespace: one call of a subgraph, which gets another the next time."""
+"""Part of a namespace that names one call of a subgraph; the next call gets another namespace."""
 
 
-class Kin(Struct, frozen=True):
-    """One checkpoint among its relatives, and the channels that something was written to."""
+class CheckpointNode(Struct, frozen=True):
+    """One checkpoint among its relatives, and the channels with writes to it."""
 
     namespace: str
     id: str
@@ -29,7 +29,7 @@ class Kin(Struct, frozen=True):
     marks: ChannelMarks
     run_id: str | None
     is_young: bool = False
-    written: frozenset[str] = frozenset()
+    written_channels: frozenset[str] = frozenset()
 
     @property
     def key(self) -> Key:
@@ -37,104 +37,109 @@ class Kin(Struct, frozen=True):
         return self.namespace, self.id
 
 
-def of_rows(rows: Iterable[Row], written: Mapping[Key, frozenset[str]]) -> list[Kin]:
-    """The checkpoints of a thread, the newest first."""
+def nodes_of(rows: Iterable[Row], written_channels: Mapping[Key, frozenset[str]]) -> list[CheckpointNode]:
+    """Return the checkpoints of a thread, the newest first."""
     return [
-        Kin(
+        CheckpointNode(
             namespace=ns,
-            id=stored_id(id),
-            parent=None if parent is None else stored_id(parent),
-            marks=unmarked(text.load(leans)) if leans else ChannelMarks(),
+            id=decode_id(id),
+            parent=None if parent is None else decode_id(parent),
+            marks=decode_marks(text.load(leans)) if leans else ChannelMarks(),
             run_id=run,
             is_young=bool(is_young),
-            written=written.get((ns, stored_id(id)), frozenset()),
+            written_channels=written_channels.get((ns, decode_id(id)), frozenset()),
         )
         for ns, id, parent, leans, run, is_young in rows
     ]
 
 
-class Rules(Struct, frozen=True):
-    """What is kept of a thread: what any of these names. What is needed by it comes on top.
+class PruningRules(Struct, frozen=True):
+    """What pruning keeps of a thread: every checkpoint that one of these rules names. Needed ancestors are kept in addition.
 
     Raises:
-        InvalidInput: a number is none.
+        InvalidInput: a number is invalid.
     """
 
     keep: int = 0
     younger_than_s: int | None = None
     runs: int | None = None
     without_runs: frozenset[str] | None = None
-    """If this is given, everything but these runs is kept."""
+    """If this is set, everything but the checkpoints of these runs is kept."""
     without_past_calls: bool = False
-    """The newest of a namespace does not stay if that is a call of a subgraph that ended before all that is kept of the graph."""
+    """Drop the newest checkpoint of a subgraph call that ended before all kept checkpoints of the graph itself."""
 
     def __post_init__(self) -> None:
         for name in ("keep", "younger_than_s", "runs"):
             value = getattr(self, name)
             if (value is None and name != "keep") or (type(value) is int and 0 <= value < 2**31):
                 continue
-            raise InvalidInput(f"{name} is a whole number from 0 on, not {value!r}")
+            raise InvalidInput(f"{name} must be a whole number of at least 0, not {value!r}", field=name)
 
     def since_us(self, now_us: int) -> int:
-        """The moment after which everything is kept."""
+        """Return the time after which every checkpoint is kept."""
         return now_us if self.younger_than_s is None else now_us - self.younger_than_s * MICROSECONDS
 
-    def kept(self, family: Sequence[Kin]) -> set[Key]:
-        """The checkpoints of a thread, the newest first, that are kept for their own sake."""
+    def select(self, nodes: Sequence[CheckpointNode]) -> set[Key]:
+        """Return the checkpoints that the rules keep; ``nodes`` are those of a thread, the newest first."""
         if self.without_runs is not None:
-            return {each.key for each in family if each.run_id not in self.without_runs}
-        last = set(list(dict.fromkeys(each.run_id for each in family if each.run_id is not None))[: self.runs or 0])
-        young = {each.key for each in family if self.younger_than_s is not None and each.is_young}
-        named = young | {each.key for each in family if each.run_id in last}
-        latest = newest(family, self.keep)
-        past = _past_calls(family, latest | named) if self.without_past_calls else frozenset()
+            return {node.key for node in nodes if node.run_id not in self.without_runs}
+        runs = dict.fromkeys(node.run_id for node in nodes if node.run_id is not None)
+        last_runs = set(list(runs)[: self.runs or 0])
+        young = {node.key for node in nodes if self.younger_than_s is not None and node.is_young}
+        named = young | {node.key for node in nodes if node.run_id in last_runs}
+        latest = newest(nodes, self.keep)
+        past = _past_calls(nodes, latest | named) if self.without_past_calls else frozenset()
         return named | {key for key in latest if key[0] not in past}
 
 
-def _past_calls(family: Sequence[Kin], kept: Iterable[Key]) -> frozenset[str]:
-    """The namespaces of calls whose newest checkpoint is older than all of the graph's own that are kept."""
+def _past_calls(nodes: Sequence[CheckpointNode], kept: Iterable[Key]) -> frozenset[str]:
+    """Return the namespaces of subgraph calls whose newest checkpoint is older than all kept ones of the graph itself."""
     oldest = min((id for namespace, id in kept if not namespace), default="")
-    latest = {each.namespace: each.id for each in reversed(family)}
+    latest = {node.namespace: node.id for node in reversed(nodes)}
     return frozenset(namespace for namespace, id in latest.items() if id < oldest and _CALL.search(namespace))
 
 
-def newest(family: Sequence[Kin], count: int) -> set[Key]:
-    """The ``count`` newest of each namespace."""
-    seen: dict[str, int] = {}
-    kept: set[Key] = set()
-    for each in family:
-        seen[each.namespace] = seen.get(each.namespace, 0) + 1
-        if seen[each.namespace] <= count:
-            kept.add(each.key)
-    return kept
+def newest(nodes: Sequence[CheckpointNode], count: int) -> set[Key]:
+    """Return the ``count`` newest checkpoints of each namespace."""
+    counts: dict[str, int] = {}
+    keys: set[Key] = set()
+    for node in nodes:
+        counts[node.namespace] = counts.get(node.namespace, 0) + 1
+        if counts[node.namespace] <= count:
+            keys.add(node.key)
+    return keys
 
 
-def with_needed(family: Sequence[Kin], kept: Iterable[Key]) -> set[Key]:
-    """What is kept, and all that it cannot do without."""
-    by_key = {each.key: each for each in family}
+def with_required_ancestors(nodes: Sequence[CheckpointNode], kept: Iterable[Key]) -> set[Key]:
+    """Return the kept checkpoints and all ancestors that they need."""
+    by_key = {node.key: node for node in nodes}
     needed = set(kept)
     for key in list(needed):
-        needed |= _needed_by(by_key[key], by_key)
+        needed |= _required_ancestors(by_key[key], by_key)
     return needed
 
 
-def _needed_by(kin: Kin, by_key: Mapping[Key, Kin]) -> set[Key]:
-    """The ancestors back to the last that has a value, or part of a value, which is not in the checkpoint itself."""
+def _required_ancestors(node: CheckpointNode, by_key: Mapping[Key, CheckpointNode]) -> set[Key]:
+    """Return the ancestors back to the last one with a value, or part of a value, that the checkpoint itself lacks."""
     path: list[Key] = []
-    seen, depth = {kin.key}, 0
-    missing, at = kin.marks.leans, kin
-    is_written, has_changed = kin.written, kin.marks.changed
-    while missing and at.parent is not None and (at.namespace, at.parent) in by_key:
-        at = by_key[at.namespace, at.parent]
-        if at.key in seen:
-            break  # a circle, which no graph makes
-        seen.add(at.key)
-        path.append(at.key)
-        is_written |= at.written
-        found = missing - at.marks.leans
-        # Without a write or a snapshot, a channel that changed since was emptied.
-        if missing & at.written or found & (is_written | at.marks.snapshots) or found - has_changed:
+    seen, depth = {node.key}, 0
+    missing, ancestor = node.marks.leans, node
+    is_written, has_changed = node.written_channels, node.marks.changed
+    while missing and ancestor.parent is not None and (ancestor.namespace, ancestor.parent) in by_key:
+        ancestor = by_key[ancestor.namespace, ancestor.parent]
+        if ancestor.key in seen:
+            break  # a cycle, which no graph creates
+        seen.add(ancestor.key)
+        path.append(ancestor.key)
+        is_written |= ancestor.written_channels
+        resolved = missing - ancestor.marks.leans
+        # A channel that changed since, without a write or a snapshot, was emptied.
+        if (
+            missing & ancestor.written_channels
+            or resolved & (is_written | ancestor.marks.snapshots)
+            or resolved - has_changed
+        ):
             depth = len(path)
-        missing &= at.marks.leans
-        has_changed |= at.marks.changed
+        missing &= ancestor.marks.leans
+        has_changed |= ancestor.marks.changed
     return set(path[:depth])

@@ -1,9 +1,10 @@
-"""Checkpoints: the saved states of a graph, for LangGraph and whatever works like it.
+"""Checkpoints: the saved states of a graph, for LangGraph and similar frameworks.
 
-A thread has namespaces (the graph itself and its subgraphs), and each has checkpoints whose ids sort by time. A checkpoint
-is some ``state`` and *pieces*, both of them bytes to this store, and what tasks wrote to it before the next one. A piece that
-the thread has already is not stored again, whichever checkpoint or write brought it first (see ``piece_log``). So a step costs
-what is new in it, a fork or a copy costs nothing, and removing checkpoints removes exactly the pieces nothing needs.
+A thread has namespaces (the graph itself and its subgraphs), and each namespace has checkpoints whose ids sort by time. A
+checkpoint consists of ``state`` and *pieces*, both opaque bytes to this store, and the writes of tasks before the next
+checkpoint. A piece that the thread already has is not stored again, whichever checkpoint or write added it (see ``piece_log``).
+So a step costs only its new content, a fork or a copy costs nothing, and removing checkpoints removes exactly the pieces that
+are no longer needed.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from . import (
 from .fencing import Lease
 from .piece_log import NewPiece
 from .ranges import Range
-from .reader import Checkpoint, Held, queries
+from .reader import CachedPieces, Checkpoint, queries
 from .task_writes import Write
 from .verification import CheckedThreads
-from .writer import NewCheckpoint, NewTask, Stored, Terms
+from .writer import NewCheckpoint, NewTask, SaveConditions, StoredPieces
 
 MAX_ANCESTORS = 20_000
-"""Ancestors that are walked back to."""
+"""Maximum ancestors that ``history`` reads."""
 
 FILTERS = {
     dialect: FilterColumns(
@@ -53,18 +54,18 @@ FILTERS = {
             "thread_id": ("thread_id", "text"),
             "user": ("user_id", "text"),
             "namespace": ("checkpoint_ns", "text"),
-            "id": (compact_columns.spelled_id("checkpoint_id", dialect), "text"),
-            "parent": (compact_columns.spelled_id("parent_checkpoint_id", dialect), "text"),
+            "id": (compact_columns.id_expression("checkpoint_id", dialect), "text"),
+            "parent": (compact_columns.id_expression("parent_checkpoint_id", dialect), "text"),
             "run_id": ("run_id", "text"),
         },
-        metadata=compact_columns.spelled_metadata("metadata", dialect),
+        metadata=compact_columns.metadata_expression("metadata", dialect),
     )
     for dialect in Dialect
 }
 
 
 class AsyncCheckpoints(TenantStore):
-    """The checkpoints of one tenant. Threads of one ``user`` are not seen by another."""
+    """The checkpoints of one tenant. The threads of a ``user`` are invisible to other users."""
 
     async def put(
         self,
@@ -84,44 +85,44 @@ class AsyncCheckpoints(TenantStore):
         only_after_head: bool = False,
         known_head: str | None = None,
         lease: Lease | None = None,
-    ) -> Stored:
-        """Save a checkpoint; the same id again replaces it. A thread comes into being with its first checkpoint.
+    ) -> StoredPieces:
+        """Save a checkpoint, or replace the one with this id. A thread is created with its first checkpoint.
 
         Args:
-            pieces: bodies, or places and ranges of places (the first and the last) at which they lie according to an earlier
+            pieces: bodies, or positions and ranges of positions (first and last) of pieces that the thread has, from an earlier
                 answer with this ``stamp``.
-            leans: channels without a value here. Ancestors that have the value, or writes that make it up, are kept as long as
-                this checkpoint is.
-            changed: those of them that changed with this checkpoint: if nothing was written to such a channel and no ancestor has
-                a snapshot of it, it is empty and needs no ancestor.
-            snapshots: channels whose value here is one that writes to later checkpoints add to.
-            only_after_head: only if ``parent`` is the newest checkpoint of the namespace, or none and there is none.
-            known_head: with ``only_after_head``, the newest checkpoint may also be this one: a caller that goes on from an older
-                checkpoint names the newest it knows.
-            lease: only if the caller still holds this run.
+            leans: channels without a value here. Ancestors that contain the value, or writes that add up to it, are kept as long
+                as this checkpoint is.
+            changed: channels of ``leans`` that changed with this checkpoint: if nothing was written to such a channel and no
+                ancestor has a snapshot of it, it is empty and needs no ancestor.
+            snapshots: channels whose value here is the base that writes to later checkpoints add to.
+            only_after_head: save only if ``parent`` is the newest checkpoint of the namespace, or ``None`` in an empty namespace.
+            known_head: with ``only_after_head``, the newest checkpoint may also be this one: a caller that continues from an
+                older checkpoint passes the newest it knows.
+            lease: save only if the caller still holds this run.
 
         Raises:
-            Conflict: ``only_after_head`` was asked for, and another checkpoint is the newest; or the run is not held.
-            Fenced: somebody else has claimed the run since.
-            Stale: pieces were removed, or a transaction was undone, since the ``stamp`` was given; nothing was changed.
+            Conflict: with ``only_after_head``, another checkpoint is the newest; or the run is not held.
+            Fenced: another holder has claimed the run since.
+            Stale: pieces were removed, or a transaction was rolled back, since the ``stamp`` was returned; nothing was changed.
         """
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id)
         marks = validation.marks(leans, changed, snapshots, limits)
         params |= {
             "parent_id": None if parent is None else validation.id_of(parent, "parent", limits),
-            "metadata": compact_columns.short_metadata(metadata, limits),
+            "metadata": compact_columns.encode_metadata(metadata, limits),
             "run_id": validation.run_of(metadata, limits),
             "checkpoint": validation.bytes_of(state, "state"),
             "leans": text.dump(marks) if marks else None,
             "known_head": None if known_head is None else validation.id_of(known_head, "known head", limits),
         }
         if params["parent_id"] == params["checkpoint_id"]:
-            raise InvalidInput("a checkpoint is not its own parent")
+            raise InvalidInput(f"checkpoint {id!r} cannot be its own parent", field="parent")
         head = ranges.head(namespace, id, parent, marks)
         limits.check("content_bytes", len(params["checkpoint"]), "state")
-        new = NewCheckpoint(params, head, self._prepared(pieces), only_after_head)
-        return await self._save(new, Terms(stamp, lease))
+        new = NewCheckpoint(params, head, self._prepare(pieces), only_after_head)
+        return await self._save(new, SaveConditions(stamp, lease))
 
     async def put_writes(
         self,
@@ -135,34 +136,36 @@ class AsyncCheckpoints(TenantStore):
         namespace: str = "",
         user: str | None = None,
         lease: Lease | None = None,
-    ) -> Stored:
-        """Save what a task wrote to the checkpoint ``id``, which may itself come later.
+    ) -> StoredPieces:
+        """Save the writes of a task to the checkpoint ``id``, which may be saved later.
 
-        A task's write with an index from 0 on is kept as it came first; one with a negative index replaces the one before.
-        ``stamp`` and ``lease`` are as in ``put``.
+        A write with an index of at least 0 is kept as it was first written; one with a negative index replaces the previous one.
+        ``stamp`` and ``lease`` work as in ``put``.
 
         Raises:
-            Stale: pieces were removed, or a transaction was undone, since the ``stamp`` was given; nothing was changed.
-            Fenced: somebody else has claimed the run of the ``lease`` since.
+            Stale: pieces were removed, or a transaction was rolled back, since the ``stamp`` was returned; nothing was changed.
+            Fenced: another holder has claimed the run of the ``lease`` since.
         """
         limits = self._scope.limits
         params = self._at(thread_id, user, namespace, id) | {
             "task_id": validation.id_of(task_id, "task id", limits),
             "task_path": validation.path_of(task_path, limits),
         }
-        checked = validation.checked(validation.names(new, "writes", limits))
-        task = NewTask(params, [(write, self._prepared(write.pieces)) for write in checked])
-        return await self._save(task, Terms(stamp, lease))
+        items = validation.writes(validation.names(new, "writes", limits))
+        task = NewTask(params, [(write, self._prepare(write.pieces)) for write in items])
+        return await self._save(task, SaveConditions(stamp, lease))
 
-    async def _save(self, new: NewCheckpoint | NewTask, terms: Terms) -> Stored:
-        stored = await optimistic.save(self._engine, self._scope, new, terms)
-        return stored or await self._save_with(new, terms, await writer.stage(self._engine, self._scope, new))
+    async def _save(self, new: NewCheckpoint | NewTask, conditions: SaveConditions) -> StoredPieces:
+        pieces = await optimistic.save(self._engine, self._scope, new, conditions)
+        if pieces is not None:
+            return pieces
+        return await self._save_in_transaction(new, conditions, await writer.stage(self._engine, self._scope, new))
 
     @writes
-    async def _save_with(
-        self, connection: Connection, new: NewCheckpoint | NewTask, terms: Terms, staged: Staged | None
-    ) -> Stored:
-        return await writer.save(connection, self._scope, new, terms, staged, may_be_undone=self._engine.joined)
+    async def _save_in_transaction(
+        self, connection: Connection, new: NewCheckpoint | NewTask, conditions: SaveConditions, staged: Staged | None
+    ) -> StoredPieces:
+        return await writer.save(connection, self._scope, new, conditions, staged, may_roll_back=self._engine.joined)
 
     @only_reads
     async def find(
@@ -172,18 +175,18 @@ class AsyncCheckpoints(TenantStore):
         id: str | None = None,
         namespace: str = "",
         user: str | None = None,
-        held: Held | None = None,
+        cached: CachedPieces | None = None,
     ) -> Checkpoint | None:
-        """The checkpoint with this id, or the newest, with everything written to it; ``None`` if there is none.
+        """Return the checkpoint with this id, or the newest, with all writes to it, or ``None``.
 
         Raises:
-            Corrupt: it is not what was saved.
-            Unavailable: some of it lies in packs, and the place where packs are kept cannot be reached.
+            Corrupt: it is damaged.
+            Unavailable: a part of it is in packs, and the pack storage cannot be reached.
         """
         query = queries.latest if id is None else queries.exact
         params = self._at(thread_id, user, namespace, "-" if id is None else id)
-        found = await self._whole(lambda: self._joined(query, params, held))
-        return found[0] if found else None
+        checkpoints = await self._with_packed(lambda: self._with_writes(query, params, cached))
+        return checkpoints[0] if checkpoints else None
 
     @only_reads
     async def history(
@@ -196,24 +199,25 @@ class AsyncCheckpoints(TenantStore):
         least: int = 1,
         user: str | None = None,
     ) -> Sequence[Checkpoint]:
-        """A checkpoint or the newest, its parent, and further ancestors while one of ``channels`` has no value there.
+        """Return a checkpoint or the newest, its parent, and further ancestors while one of ``channels`` has no value there.
 
-        One query finds all of them and what was written to them, and another the pieces, however many there are.
+        One query reads all of them and their writes, and another one the pieces, however many there are.
 
         Args:
-            channels: the walk ends at an ancestor that was saved with none of them in ``leans``.
-            least: how many ancestors to read in any case, where there are so many.
+            channels: stop at an ancestor that was saved with none of them in ``leans``.
+            least: minimum number of ancestors to read, if there are that many.
         """
         query = queries.history_of_latest if id is None else queries.history
         if type(least) is not int or not 0 <= least <= MAX_ANCESTORS:
-            raise InvalidInput(f"least is a whole number from 0 to {MAX_ANCESTORS:,}, not {least!r}")
-        names = [validation.channel(each) for each in validation.names(channels, "channels", self._scope.limits)]
+            message = f"least must be a whole number from 0 to {MAX_ANCESTORS:,}, not {least!r}"
+            raise InvalidInput(message, field="least")
+        names = [validation.channel(name) for name in validation.names(channels, "channels", self._scope.limits)]
         params = self._at(thread_id, user, namespace, "-" if id is None else id) | {
             "limit": MAX_ANCESTORS,
             "least": least,
-            "marks": id_list(channel_marks.marks_of_leaning(names), self._engine.dialect),
+            "marks": id_list(channel_marks.marks_without_value(names), self._engine.dialect),
         }
-        return await self._whole(lambda: self._joined(query, params, None))
+        return await self._with_packed(lambda: self._with_writes(query, params, None))
 
     @only_reads
     async def list(
@@ -229,20 +233,19 @@ class AsyncCheckpoints(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Checkpoint]:
-        """Checkpoints of a thread, or of all threads, the newest first. With ``limit``, a page.
+        """List checkpoints of a thread, or of all threads, the newest first. With ``limit``, one page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidFilter: a filter or the cursor is invalid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
-        wanted = _filters(thread_id, self._user(user), namespace)
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        filters = [*wanted, *equal_metadata(metadata), *filter_list(where)]
+        filters = [*_filters(thread_id, self._user(user), namespace), *equal_metadata(metadata), *filter_list(where)]
         dialect = self._engine.dialect
         clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reader.after(cursor, params)
         clause += validation.with_id("=", id, params) + validation.with_id("<", before, params)
-        return await self._whole(lambda: self._page(params, clause, limit))
+        return await self._with_packed(lambda: self._page(params, clause, limit))
 
     @reads
     async def _page(
@@ -251,75 +254,77 @@ class AsyncCheckpoints(TenantStore):
         return await reader.page(connection, self._scope, params, clause, limit)
 
     @reads
-    async def _joined(
-        self, connection: Connection, query: Query, params: dict[str, Any], held: Held | None
+    async def _with_writes(
+        self, connection: Connection, query: Query, params: dict[str, Any], cached: CachedPieces | None
     ) -> Page[Checkpoint]:
-        return Page(await reader.joined(connection, self._scope, query, params, held))
+        return Page(await reader.read_with_writes(connection, self._scope, query, params, cached))
 
-    async def _whole(self, read: Callable[[], Awaitable[Page[Checkpoint]]]) -> Page[Checkpoint]:
-        """Checkpoints that are read, with the pieces that lie in packs."""
+    async def _with_packed(self, read: Callable[[], Awaitable[Page[Checkpoint]]]) -> Page[Checkpoint]:
+        """Read checkpoints and fetch their pieces that are in packs."""
 
-        async def fetched() -> Page[Checkpoint]:
-            found = await read()
-            whole = await reader.fetched(self._engine, self._scope, found)
-            return found if whole is found else Page(whole, found.next)
+        async def fetch_packed() -> Page[Checkpoint]:
+            checkpoints = await read()
+            complete = await reader.fetch_packed(self._engine, self._scope, checkpoints)
+            return checkpoints if complete is checkpoints else Page(complete, checkpoints.next)
 
-        return await packs.settled(fetched)
+        return await packs.retry_moved(fetch_packed)
 
     @only_reads
     async def verify(self, *, limit: int = 100, after: str | None = None) -> CheckedThreads:
-        """Read everything in ``limit`` threads, of all users, and say which checkpoints are damaged, and how.
+        """Read everything in ``limit`` threads, of all users, and report which checkpoints are damaged, and how.
 
         Raises:
-            Unavailable: some of it lies in packs, and the place where packs are kept cannot be reached.
+            Unavailable: a part of them is in packs, and the pack storage cannot be reached.
         """
         rows_to_read(limit, self._scope.limits)
         return await verification.verify(self._engine, self._scope, limit, after)
 
     @writes
     async def copy(self, connection: Connection, source: str, target: str, *, user: str | None = None) -> int:
-        """Copy a thread, with all its checkpoints and writes; how many checkpoints it has. Nothing they consist of is copied.
+        """Copy a thread with all its checkpoints and writes, and return its number of checkpoints. Pieces are shared, not copied.
 
         Raises:
-            NotFound: there is no thread ``source``.
-            AlreadyExists: there is a thread ``target``, and it is not a copy of this one, or has checkpoints of its own by now.
+            NotFound: the thread ``source`` does not exist.
+            AlreadyExists: the thread ``target`` exists, and is not a copy of this one or has checkpoints of its own.
         """
         params, new = self._thread(source, user), self._thread(target, user)
         await piece_log.queries.lock_tenant.all(connection, params)
         log = await piece_log.lock(connection, params)
         if log is None:
-            raise NotFound(f"there is no thread {source!r} here")
-        there = await piece_log.find(connection, new)
-        if there is not None and there.number != log.number:
-            raise AlreadyExists(f"there is another thread {target!r}; delete it first")
-        copied = there or await piece_log.create(connection, new, log.stamp, log=log.number)
-        both = {**params, "thread": log.thread, "target": copied.thread}
-        if there is not None and await queries.own.one(connection, both) is not None:
-            raise AlreadyExists(f"the thread {target!r} has gone its own way since it was copied; delete it first")
+            raise NotFound(f"thread {source!r} does not exist", noun="thread", key=source)
+        existing = await piece_log.find(connection, new)
+        if existing is not None and existing.number != log.number:
+            raise AlreadyExists(f"thread {target!r} already exists; delete it first", noun="thread", key=target)
+        copy = existing or await piece_log.create(connection, new, log.stamp, log=log.number)
+        both = {**params, "thread": log.thread, "target": copy.thread}
+        if existing is not None and await queries.own.one(connection, both) is not None:
+            message = f"thread {target!r} was changed since it was copied; delete it first"
+            raise AlreadyExists(message, noun="thread", key=target)
         await queries.copy.all(connection, both)
         await queries.copy_writes.all(connection, both)
-        return len(await queries.ids.all(connection, {**params, "thread": copied.thread}))
+        return len(await queries.ids.all(connection, {**params, "thread": copy.thread}))
 
     @writes
     async def delete(self, connection: Connection, thread_id: str, *, user: str | None = None) -> int:
-        """Remove a thread with everything in it; how many checkpoints it had. No such thread is fine."""
+        """Remove a thread with everything in it, and return its number of checkpoints; 0 if it does not exist."""
         params = self._thread(thread_id, user)
         log = await piece_log.lock(connection, params)
         return 0 if log is None else await pruning.delete_all(connection, self._scope, params, log)
 
     @writes
     async def delete_runs(self, connection: Connection, run_ids: Sequence[str], *, user: str | None = None) -> int:
-        """Remove the checkpoints of these runs (``metadata["run_id"]``); how many those were.
+        """Remove the checkpoints of these runs (``metadata["run_id"]``), and return how many were removed.
 
-        What a checkpoint of another run cannot do without stays.
+        Checkpoints that another run's checkpoint needs stay.
         """
-        runs = {validation.text_of(each, "run id") for each in validation.names(run_ids, "run ids", self._scope.limits)}
-        listed_runs = id_list(sorted(runs), connection.dialect)
-        params = self._scope.params(run_ids=listed_runs, user_id=self._user(user))
+        names = validation.names(run_ids, "run ids", self._scope.limits)
+        runs = frozenset(validation.text_of(run_id, "run id") for run_id in names)
+        params = self._scope.params(run_ids=id_list(sorted(runs), connection.dialect), user_id=self._user(user))
+        rules = ancestry.PruningRules(without_runs=runs)
         removed = 0
         for thread_id, user_id in sorted(await queries.threads_of_runs.all(connection, params)):
-            at = self._scope.params(thread_id=thread_id, user_id=user_id)
-            removed += await pruning.keep(connection, self._scope, at, ancestry.Rules(without_runs=frozenset(runs)))
+            thread = self._scope.params(thread_id=thread_id, user_id=user_id)
+            removed += await pruning.prune(connection, self._scope, thread, rules)
         return removed
 
     @writes
@@ -334,26 +339,26 @@ class AsyncCheckpoints(TenantStore):
         without_past_calls: bool = False,
         user: str | None = None,
     ) -> int:
-        """Keep the newest ``keep`` checkpoints of every namespace of these threads; how many were removed. With 0, all are.
+        """Keep the newest ``keep`` checkpoints of every namespace of these threads, and return how many were removed.
 
-        What a kept checkpoint cannot do without stays as well.
+        Checkpoints that a kept checkpoint needs stay as well. With ``keep=0``, all are removed.
 
         Args:
-            younger_than_s: keep also what was saved in these last seconds.
-            runs: keep also the checkpoints of the last runs, this many.
-            without_past_calls: keep no newest one of a call of a subgraph (a namespace such as ``node:<uuid>``) that ended before
-                all that is kept of the graph itself.
+            younger_than_s: also keep the checkpoints saved in these last seconds.
+            runs: also keep the checkpoints of this number of last runs.
+            without_past_calls: drop the newest checkpoint of a subgraph call (a namespace such as ``node:<uuid>``) that ended
+                before all kept checkpoints of the graph itself.
         """
-        rules = ancestry.Rules(keep, younger_than_s, runs, without_past_calls=bool(without_past_calls))
+        rules = ancestry.PruningRules(keep, younger_than_s, runs, without_past_calls=bool(without_past_calls))
         removed = 0
         for thread_id in sorted(set(validation.names(thread_ids, "thread ids", self._scope.limits))):
-            removed += await pruning.keep(connection, self._scope, self._thread(thread_id, user), rules)
+            removed += await pruning.prune(connection, self._scope, self._thread(thread_id, user), rules)
         return removed
 
-    def _prepared(self, pieces: Sequence[bytes | int | Range]) -> Sequence[NewPiece | int | Range]:
+    def _prepare(self, pieces: Sequence[bytes | int | Range]) -> Sequence[NewPiece | int | Range]:
         return [
-            each if type(each) is int or type(each) is tuple else piece_log.prepare(self._piece(each))
-            for each in validation.pieces(pieces, ranges.MAX_PLACES)
+            piece if type(piece) is int or type(piece) is tuple else piece_log.prepare(self._piece(piece))
+            for piece in validation.pieces(pieces, ranges.MAX_POSITIONS)
         ]
 
     def _piece(self, piece: object) -> bytes:
@@ -370,15 +375,15 @@ class AsyncCheckpoints(TenantStore):
 
     def _at(self, thread_id: str, user: str | None, namespace: str, id: str) -> dict[str, Any]:
         limits = self._scope.limits
-        at = "" if namespace == "" else scopes.name(namespace, "namespace", limits, limit="key_bytes")
+        ns = "" if namespace == "" else scopes.name(namespace, "namespace", limits, limit="key_bytes")
         return self._thread(thread_id, user) | {
-            "checkpoint_ns": at,
+            "checkpoint_ns": ns,
             "checkpoint_id": validation.id_of(id, "checkpoint id", limits),
         }
 
 
 class Checkpoints(Blocking[AsyncCheckpoints]):
-    """The checkpoints of one tenant. Threads of one ``user`` are not seen by another."""
+    """The checkpoints of one tenant. The threads of a ``user`` are invisible to other users."""
 
     put = blocking(AsyncCheckpoints.put)
     put_writes = blocking(AsyncCheckpoints.put_writes)

@@ -1,5 +1,5 @@
 -- name: put
--- The same id again replaces what was there.
+-- Creates a checkpoint, or replaces the one with this id.
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
                            checkpoint, pieces, leans, created_at)
 VALUES (:tenant_id, :thread, :checkpoint_ns, :checkpoint_id, :parent_id, :run_id, :metadata,
@@ -13,7 +13,7 @@ ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id) DO UPDATE SET
     leans = excluded.leans;
 
 -- name: log_and_places @postgres
--- The log of a thread, and where it has two pieces. See optimistic.py.
+-- The log of a thread, and the positions of two pieces in it. See optimistic.py.
 SELECT t.number, t.log, l.next_place, l.stamp::text,
        (SELECT p.place FROM lg_piece AS p
         WHERE p.tenant_id = :tenant_id AND p.log = t.log
@@ -26,8 +26,8 @@ JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
 WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id;
 
 -- part: unchanged_log
--- The log, locked and with up to two new pieces, if it is what the caller believes. A statement that waited for another writer
--- compares the row as that writer left it.
+-- Locks the log and adds up to two new pieces, if the log is what the caller expects. A statement that waited for another writer
+-- compares the row that this writer committed.
 WITH found AS (
     SELECT t.number AS thread, t.log FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
@@ -70,7 +70,7 @@ ORDER BY checkpoint_id DESC
 LIMIT 1;
 
 -- name: latest
--- The newest checkpoint of a namespace, with the writes to it: a row for each task that wrote, and one if none did.
+-- The newest checkpoint of a namespace, with the writes to it: a row for each task with writes, and one row if there are none.
 WITH head AS (
     SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
@@ -107,7 +107,7 @@ EXISTS (SELECT 1 FROM json_each(chain.leans) AS m WHERE m.value IN (SELECT value
 COALESCE(jsonb_exists_any(chain.leans::jsonb, :marks::text[]), FALSE)
 
 -- name: history
--- A checkpoint and its ancestors: as many as were asked for, and on while one of the channels asked for has no value.
+-- A checkpoint and its ancestors: at least :least, and further ones while one of the requested channels has no value.
 WITH RECURSIVE chain AS (
     SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, 0 AS depth FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
@@ -127,14 +127,14 @@ LEFT JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = ch
 ORDER BY chain.depth, w.task_path, w.task_id;
 
 -- name: history_of_latest
--- The same from the newest checkpoint of a namespace on.
+-- Like history, starting from the newest checkpoint of a namespace.
 WITH RECURSIVE chain AS (
     SELECT /*columns CheckpointRow c*/ *, t.log, l.stamp/*pg ::text*/ AS stamp, 0 AS depth FROM lg_thread AS t
     JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
     JOIN lg_checkpoint AS c ON c.tenant_id = t.tenant_id AND c.thread = t.number
     WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND c.tenant_id = :tenant_id
       AND t.thread_id = :thread_id AND t.user_id = :user_id AND c.checkpoint_ns = :checkpoint_ns
-      -- Not MAX, which PostgreSQL has for this type only since version 18.
+      -- Not MAX, which PostgreSQL supports for this type only since version 18.
       AND c.checkpoint_id = (SELECT n.checkpoint_id FROM lg_checkpoint AS n
                              WHERE n.tenant_id = :tenant_id AND n.thread = t.number AND n.checkpoint_ns = :checkpoint_ns
                              ORDER BY n.checkpoint_id DESC LIMIT 1)
@@ -159,7 +159,7 @@ ORDER BY checkpoint_id DESC, thread DESC, checkpoint_ns DESC
 LIMIT :limit;
 
 -- name: writes_of @sqlite
--- The writes to several checkpoints; what does not belong to one of them is left out by who asks.
+-- The writes to several checkpoints; the caller drops rows that belong to other checkpoints with the same ids.
 SELECT thread, checkpoint_ns, checkpoint_id, task_id, task_path, writes, pieces FROM lg_checkpoint_write
 WHERE tenant_id = :tenant_id AND thread IN (SELECT value FROM json_each(:threads))
   AND hex(checkpoint_id) IN (SELECT value FROM json_each(:checkpoint_ids))
@@ -184,7 +184,7 @@ FROM log
 RETURNING 1;
 
 -- name: task
--- What a task wrote before; the log is locked, so nobody changes it meanwhile.
+-- The previous writes of a task; the log is locked, so they do not change concurrently.
 SELECT writes, pieces FROM lg_checkpoint_write
 WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoint_ns
   AND checkpoint_id = :checkpoint_id AND task_id = :task_id;
@@ -195,14 +195,14 @@ WHERE tenant_id = :tenant_id AND thread = :thread AND checkpoint_ns = :checkpoin
   AND checkpoint_id = :checkpoint_id AND task_id = :task_id;
 
 -- name: threads
--- All threads of a tenant, to look at everything in them.
+-- All threads of a tenant, to verify them.
 SELECT number, thread_id, user_id, log FROM lg_thread
 WHERE tenant_id = :tenant_id AND number > :after/*pg ::bigint*/
 ORDER BY number
 LIMIT :limit;
 
 -- name: everything
--- The checkpoints of a thread as they are stored.
+-- The checkpoints of a thread in their stored form.
 SELECT /*columns CheckpointRow*/ * FROM lg_checkpoint
 WHERE tenant_id = :tenant_id AND thread = :thread
 ORDER BY checkpoint_ns, checkpoint_id;
@@ -213,7 +213,7 @@ WHERE tenant_id = :tenant_id AND thread = :thread
 ORDER BY checkpoint_ns, checkpoint_id, task_id;
 
 -- name: own
--- A checkpoint of a copy that the thread it was copied from has not.
+-- A checkpoint of a copy that its original thread does not have.
 SELECT 1 FROM lg_checkpoint AS c
 WHERE c.tenant_id = :tenant_id AND c.thread = :target
   AND NOT EXISTS (SELECT 1 FROM lg_checkpoint AS s
@@ -222,7 +222,7 @@ WHERE c.tenant_id = :tenant_id AND c.thread = :target
 LIMIT 1;
 
 -- name: copy
--- All checkpoints of a thread into another that has the same log.
+-- Copies all checkpoints of a thread to another one that shares its log.
 INSERT INTO lg_checkpoint (tenant_id, thread, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
                            checkpoint, pieces, leans, created_at)
 SELECT tenant_id, :target /*pg ::integer*/, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, metadata,
@@ -237,7 +237,7 @@ FROM lg_checkpoint_write WHERE tenant_id = :tenant_id AND thread = :thread
 ON CONFLICT (tenant_id, thread, checkpoint_ns, checkpoint_id, task_id) DO NOTHING;
 
 -- name: ancestry
--- Who descends from whom, and who cannot do without an ancestor.
+-- The parents of checkpoints, and the channels for which they need an ancestor.
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, leans/*pg ::text*/, run_id, created_at > :since_at
 FROM lg_checkpoint
 WHERE tenant_id = :tenant_id AND thread = :thread

@@ -1,4 +1,4 @@
-"""Who may save a checkpoint: the holder of a run, or whoever goes on from the newest one."""
+"""Conditions for saving a checkpoint: the caller holds a run, or continues from the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ Lease = tuple[str, int]
 
 
 async def check_lease(connection: Connection, scope: Scope, params: dict[str, Any], lease: Lease | None) -> None:
-    """The caller holds the run of a lease, if there is one.
+    """Raise an error if a lease is given and the caller does not hold its run.
 
     Raises:
         Conflict: the run is not held.
-        Fenced: somebody else has claimed the run since.
+        Fenced: another holder has claimed the run since.
     """
     if lease is None:
         return
     try:
         check_holder(await lock_run(connection, scope, lease[0]), lease[1])
     except Conflict as error:
-        newest = _shown(await _head(connection, params))
+        newest = _display(await _head(connection, params))
         raise type(error)(f"{error}; the newest checkpoint is {newest}") from None
 
 
 async def check_head(connection: Connection, params: dict[str, Any]) -> None:
-    """The parent is the newest checkpoint of the namespace, or the checkpoint itself is, or the one that the caller knows.
+    """Raise an error if the newest checkpoint is neither the parent, nor the checkpoint itself, nor the caller's ``known_head``.
 
     Raises:
-        Conflict: another one is.
+        Conflict: another checkpoint is the newest.
     """
     head, parent = await _head(connection, params), params["parent_id"]
-    known = params["known_head"]
-    if head not in (parent, params["checkpoint_id"]) and (known is None or head != known):
-        after = "at the beginning" if parent is None else f"after {_shown(parent)}"
+    known_head = params["known_head"]
+    if head not in (parent, params["checkpoint_id"]) and (known_head is None or head != known_head):
+        expected = "to be the first" if parent is None else f"to follow {_display(parent)}"
         raise Conflict(
-            f"another writer was first: the newest checkpoint is {_shown(head)}; this one was to come {after}"
+            f"another writer was first: the newest checkpoint is {_display(head)}; this one was expected {expected}"
         )
 
 
 async def _head(connection: Connection, params: dict[str, Any]) -> bytes | None:
-    """The id of the newest checkpoint of a namespace, as it is stored."""
+    """Return the stored id of the newest checkpoint of a namespace."""
     row = await queries.head.one(connection, params)
     return None if row is None else bytes(row[0])
 
 
-def _shown(short: bytes | None) -> str:
-    return "None" if short is None else compact_columns.stored_id(short)
+def _display(id: bytes | None) -> str:
+    return "None" if id is None else compact_columns.decode_id(id)

@@ -1,13 +1,13 @@
-"""The log of a thread: pieces of checkpoints, each once, at a place of its own.
+"""The log of a thread: the pieces of its checkpoints, each stored once at a position of its own.
 
-A *piece* is some bytes: a message, a large string, a part of a dictionary. What comes again, in the next checkpoint or in a
-task's writes, is found by its digest and not stored again, so a step costs what is new in it. Large pieces are objects of the
-tenant, so that they are shared between threads as well.
+A *piece* is some bytes: a message, a large string, a part of a dictionary. A piece that occurs again, in the next checkpoint or
+in a task's writes, is found by its digest and not stored again, so a step costs only its new content. Large pieces are objects
+of the tenant, so that threads share them.
 
-Pieces never change. They are removed only while the log is locked, when no checkpoint and no write of any thread that has
-the log needs them; the log then gets a new *stamp*. Whoever remembers where a piece lies says under which stamp, and
-is refused if it is not the log's any more. What is added in a transaction of the caller's own changes the stamp too: if it is
-rolled back its places are given to other pieces, and whoever remembers them must be refused.
+Pieces never change. They are removed only while the log is locked, when no checkpoint and no write of any thread that shares
+the log needs them; the log then gets a new *stamp*. A caller that remembers the position of a piece passes the stamp it came
+with, and is refused if the log has another one. Pieces added in a joined transaction change the stamp, too: if it is
+rolled back, other pieces get their positions, and a caller that remembers them must be refused.
 """
 
 from __future__ import annotations
@@ -35,72 +35,72 @@ from .ranges import CHECKSUM_BYTES, Range
 OBJECT = 9
 """The codec of a piece that is an object: its body is the object's digest."""
 OBJECT_FROM = 8 * 1024
-"""Stored bytes from which on a piece is an object."""
+"""Minimum stored bytes of a piece that becomes an object."""
 
 Body = bytes | InPack
-"""A piece, or where it is still to be fetched from."""
+"""A piece, or its location in a pack."""
 
 queries = Queries(__package__, "piece_log.sql")
 
 
-class Log(Struct, frozen=True):
-    """A thread and the log its pieces lie in."""
+class PieceLog(Struct, frozen=True):
+    """A thread and the log of its pieces."""
 
     thread: int
     number: int
-    next_place: int
+    next_position: int
     stamp: str
 
 
-class Added(Struct, frozen=True):
-    """Where pieces are in a log, and the stamp of the log now."""
+class AddedPieces(Struct, frozen=True):
+    """The positions of pieces in a log, and the log's stamp now."""
 
     stamp: str
-    places: list[int | Range]
+    positions: list[int | Range]
 
 
 class NewPiece(Struct, frozen=True):
-    """A body on its way into a log; ``large`` if it becomes an object."""
+    """A body to add to a log; ``large`` if it becomes an object."""
 
     packed: Packed
     large: Packed | None = None
 
 
 def prepare(body: bytes) -> NewPiece:
-    """A body, compressed and with its digest; done before a transaction begins, because it takes a while."""
+    """Compress a body and compute its digest; called before a transaction begins, because it takes a while."""
     packed = bodies.pack(body, bodies.SHORT_BYTES)
     if len(packed.body) < OBJECT_FROM:
         return NewPiece(packed)
-    whole = bodies.digest_of(body)
-    reference = Packed(packed.digest, OBJECT, whole, packed.size_bytes)
-    return NewPiece(reference, Packed(whole, packed.codec, packed.body, packed.size_bytes))
+    digest = bodies.digest_of(body)
+    reference = Packed(packed.digest, OBJECT, digest, packed.size_bytes)
+    return NewPiece(reference, Packed(digest, packed.codec, packed.body, packed.size_bytes))
 
 
-async def find(connection: Connection, params: Mapping[str, Any]) -> Log | None:
-    """The log of a thread, or ``None``."""
+async def find(connection: Connection, params: Mapping[str, Any]) -> PieceLog | None:
+    """Return the log of a thread, or ``None``."""
     return _log(await queries.find_thread.one(connection, params))
 
 
-async def lock(connection: Connection, params: Mapping[str, Any]) -> Log | None:
-    """The same, held until the transaction ends."""
+async def lock(connection: Connection, params: Mapping[str, Any]) -> PieceLog | None:
+    """Lock the log of a thread until the transaction ends, and return it, or ``None``."""
     return _log(await queries.lock_thread.one(connection, params))
 
 
-async def lock_or_create(connection: Connection, scope: Scope, params: Mapping[str, Any]) -> Log:
-    """The log of a thread, made if it is not there, and held until the transaction ends."""
-    there = await lock(connection, params)
-    if there is not None:
-        return there
+async def lock_or_create(connection: Connection, scope: Scope, params: Mapping[str, Any]) -> PieceLog:
+    """Lock the log of a thread until the transaction ends, create it if it does not exist, and return it."""
+    log = await lock(connection, params)
+    if log is not None:
+        return log
     new = {**params, "now_at": scope.clock.now_us()}
     await register_tenant(connection, new)
     while await queries.lock_tenant.one(connection, params) is None:
-        await register_tenant(connection, new)  # it was deleted after it had been seen
-    there = await lock(connection, params)
-    return there or await create(connection, params, scope.ids.new())
+        await register_tenant(connection, new)  # the tenant was deleted before it could be locked
+    log = await lock(connection, params)
+    return log or await create(connection, params, scope.ids.new())
 
 
-async def create(connection: Connection, params: Mapping[str, Any], stamp: str, *, log: int | None = None) -> Log:
-    """A new thread, with a log of its own or with another's. The tenant is locked by the caller."""
+async def create(connection: Connection, params: Mapping[str, Any], stamp: str, *, log: int | None = None) -> PieceLog:
+    """Create a thread, with a log of its own or with another thread's. The caller has locked the tenant."""
     row = await queries.next_number.one(connection, params)
     assert row is not None
     number = int(row[0])
@@ -108,76 +108,77 @@ async def create(connection: Connection, params: Mapping[str, Any], stamp: str, 
     if log is None:
         await queries.create_log.all(connection, new)
     await queries.create_thread.all(connection, new)
-    return Log(number, new["log"], 1, stamp)
+    return PieceLog(number, new["log"], 1, stamp)
 
 
 async def add(
     connection: Connection,
     scope: Scope,
-    log: Log,
+    log: PieceLog,
     pieces: Sequence[NewPiece | int | Range],
     *,
     stamp: str | None,
     staged: Staged | None = None,
-    may_be_undone: bool = False,
-) -> Added:
-    """Where these pieces lie; those that are new are added to the log, which the caller has locked.
+    may_roll_back: bool = False,
+) -> AddedPieces:
+    """Add the new pieces to a locked log, and return the positions of all pieces.
 
     Args:
-        may_be_undone: whether this is part of a transaction that somebody else commits.
+        may_roll_back: whether this is part of a joined transaction, which its owner may roll back.
 
     Raises:
-        Stale: places were given that were learnt under another stamp.
+        Stale: positions were passed that came with another stamp.
     """
-    _check_places([each for each in pieces if not isinstance(each, NewPiece)], log, stamp)
-    wanted = {each.packed.digest: each for each in pieces if isinstance(each, NewPiece)}
-    found = await _known(connection, scope, log, list(wanted))
-    new = [each for digest, each in wanted.items() if digest not in found]
-    for place, each in enumerate(new, log.next_place):
-        found[each.packed.digest] = place
-    after = scope.ids.new() if may_be_undone and new else log.stamp
-    await _insert(connection, scope, log, new, after, staged)
-    at = [found[each.packed.digest] if isinstance(each, NewPiece) else each for each in pieces]
-    return Added(after, at)
+    _check_positions([piece for piece in pieces if not isinstance(piece, NewPiece)], log, stamp)
+    by_digest = {piece.packed.digest: piece for piece in pieces if isinstance(piece, NewPiece)}
+    positions = await _find_known(connection, scope, log, list(by_digest))
+    new = [piece for digest, piece in by_digest.items() if digest not in positions]
+    for position, piece in enumerate(new, log.next_position):
+        positions[piece.packed.digest] = position
+    new_stamp = scope.ids.new() if may_roll_back and new else log.stamp
+    await _insert(connection, scope, log, new, new_stamp, staged)
+    return AddedPieces(
+        new_stamp, [positions[piece.packed.digest] if isinstance(piece, NewPiece) else piece for piece in pieces]
+    )
 
 
 async def read(connection: Connection, scope: Scope, log: int, spans: Iterable[Range]) -> dict[int, Body]:
-    """The pieces at these places, each looked at, or where in a pack they lie; a place where there is none is left out.
+    """Return the verified pieces at these positions, or their location if in a pack; a position without a piece is left out.
 
     Raises:
-        Corrupt: a piece is not what it was.
+        Corrupt: a piece is damaged.
     """
-    rows = await rows_at(connection, scope, log, ranges.union(spans))
+    rows = await stored_rows(connection, scope, log, ranges.union(spans))
     small = [row for row in rows if row[2] != OBJECT]
-    found: dict[int, Body] = dict(
+    pieces: dict[int, Body] = dict(
         zip(map(itemgetter(0), small), bodies.unpack_all([row[1:] for row in small]), strict=True)
     )
-    large = {place: bytes(body) for place, _, codec, body in rows if codec == OBJECT}
+    large = {position: bytes(body) for position, _, codec, body in rows if codec == OBJECT}
     if large:
-        for place, digest, *_ in rows:
-            if place in large and not large[place].startswith(bytes(digest)):
-                raise Corrupt(f"the piece at place {place} is damaged: it speaks of another object")
+        for position, digest, *_ in rows:
+            if position in large and not large[position].startswith(bytes(digest)):
+                raise Corrupt(f"the piece at position {position} is damaged: it refers to another object")
         contents = await objects.fetch(connection, scope, list(large.values()))
-        found.update(zip(large, contents, strict=True))
-    return found
+        pieces.update(zip(large, contents, strict=True))
+    return pieces
 
 
-async def rows_at(connection: Connection, scope: Scope, log: int, wanted: Sequence[Range]) -> Sequence[Row]:
-    """Place, digest, codec and body of the pieces at these places, as they are stored."""
-    if not wanted:
+async def stored_rows(connection: Connection, scope: Scope, log: int, spans: Sequence[Range]) -> Sequence[Row]:
+    """Return position, digest, codec and stored body of the pieces at these positions."""
+    if not spans:
         return []
-    return await queries.read.all(connection, scope.params(log=log, **_as_argument(wanted)))
+    return await queries.read.all(connection, scope.params(log=log, **_range_params(spans)))
 
 
-async def collect(connection: Connection, scope: Scope, log: Log) -> int:
-    """Remove from a locked log what nothing needs; how many pieces that were."""
+async def collect(connection: Connection, scope: Scope, log: PieceLog) -> int:
+    """Remove the unneeded pieces of a locked log, and return how many were removed."""
     used = [row[0] for row in await queries.used.all(connection, scope.params(log=log.number))]
     used += [row[0] for row in await queries.used_by_writes.all(connection, scope.params(log=log.number))]
-    live = ranges.union(each for sealed in set(used) for each in ranges.load(bytes(sealed)[CHECKSUM_BYTES:]))
-    dead = ranges.without((1, log.next_place - 1), live)
+    live = ranges.union(span for sealed in set(used) for span in ranges.load(bytes(sealed)[CHECKSUM_BYTES:]))
+    dead = ranges.subtract((1, log.next_position - 1), live)
     if not dead:
         return 0
-    params = scope.params(log=log.number, stamp=scope.ids.new(), **_as_argument(dead))
+    params = scope.params(log=log.number, stamp=scope.ids.new(), **_range_params(dead))
     removed = await queries.remove.all(connection, params)
     if removed:
         await queries.restamp.all(connection, params)
@@ -185,8 +186,8 @@ async def collect(connection: Connection, scope: Scope, log: Log) -> int:
     return len(removed)
 
 
-async def delete_thread(connection: Connection, scope: Scope, log: Log) -> None:
-    """Remove a thread whose checkpoints are gone, and its log unless another thread has it too. The log is locked."""
+async def delete_thread(connection: Connection, scope: Scope, log: PieceLog) -> None:
+    """Remove a thread without checkpoints, and its log unless another thread shares it. The log is locked."""
     params = scope.params(log=log.number, thread=log.thread)
     await queries.delete_thread.all(connection, params)
     if await queries.delete_log.one(connection, params) is None:
@@ -196,8 +197,8 @@ async def delete_thread(connection: Connection, scope: Scope, log: Log) -> None:
     await objects.queries.release_all.all(connection, scope.params(holder=_holder(log.number)))
 
 
-async def _known(connection: Connection, scope: Scope, log: Log, digests: list[bytes]) -> dict[bytes, int]:
-    if not digests or log.next_place == 1:
+async def _find_known(connection: Connection, scope: Scope, log: PieceLog, digests: list[bytes]) -> dict[bytes, int]:
+    if not digests or log.next_position == 1:
         return {}
     if connection.dialect is Dialect.SQLITE:
         rows = await queries.known.all(connection, scope.params(log=log.number, digests=b"".join(digests)))
@@ -206,19 +207,19 @@ async def _known(connection: Connection, scope: Scope, log: Log, digests: list[b
         rows = await queries.known_two.all(connection, both)
     else:
         rows = await queries.known.all(connection, scope.params(log=log.number, digests=digests))
-    return {bytes(digest): place for digest, place in rows}
+    return {bytes(digest): position for digest, position in rows}
 
 
 async def _insert(
-    connection: Connection, scope: Scope, log: Log, new: Sequence[NewPiece], stamp: str, staged: Staged | None
+    connection: Connection, scope: Scope, log: PieceLog, new: Sequence[NewPiece], stamp: str, staged: Staged | None
 ) -> None:
     if not new:
         return
     rows = [
         scope.params(
-            log=log.number, place=place, digest=piece.packed.digest, codec=piece.packed.codec, body=piece.packed.body
+            log=log.number, place=position, digest=piece.packed.digest, codec=piece.packed.codec, body=piece.packed.body
         )
-        for place, piece in enumerate(new, log.next_place)
+        for position, piece in enumerate(new, log.next_position)
     ]
     if len(rows) == 1:
         await queries.add.all(connection, rows[0])
@@ -232,31 +233,32 @@ async def _insert(
 
 async def _release(connection: Connection, scope: Scope, log: int, digests: Sequence[bytes]) -> None:
     if digests:
-        await objects.let_go(connection, scope.params(holder=_holder(log)), digests)
+        await objects.release(connection, scope.params(holder=_holder(log)), digests)
 
 
-def _check_places(given: Sequence[int | Range], log: Log, stamp: str | None) -> None:
-    if not given:
+def _check_positions(references: Sequence[int | Range], log: PieceLog, stamp: str | None) -> None:
+    if not references:
         return
     if stamp != log.stamp:
-        raise Stale("places in the log of a thread were given that are no longer valid: read the checkpoint again")
-    lowest = min(each if isinstance(each, int) else each[0] for each in given)
-    highest = max(each if isinstance(each, int) else each[1] for each in given)
-    if lowest < 1 or highest >= log.next_place:
-        raise InvalidInput(
-            f"there are pieces at the places 1 to {log.next_place - 1} of this thread's log, and no others"
+        raise Stale(
+            "the positions of pieces are no longer valid, because their stamp is old: read the checkpoint again"
         )
+    lowest = min(item if isinstance(item, int) else item[0] for item in references)
+    highest = max(item if isinstance(item, int) else item[1] for item in references)
+    if lowest < 1 or highest >= log.next_position:
+        message = f"positions of pieces must be from 1 to {log.next_position - 1}, not from {lowest} to {highest}"
+        raise InvalidInput(message, field="pieces")
 
 
-def _as_argument(spans: Sequence[Range]) -> dict[str, Any]:
-    """Ranges as both engines take them: JSON, and two arrays."""
+def _range_params(spans: Sequence[Range]) -> dict[str, Any]:
+    """Return ranges as parameters for both engines: JSON, and two arrays."""
     firsts, lasts = [first for first, _ in spans], [last for _, last in spans]
-    return {"ranges": text.dump([list(each) for each in spans]), "firsts": firsts, "lasts": lasts}
+    return {"ranges": text.dump([list(span) for span in spans]), "firsts": firsts, "lasts": lasts}
 
 
 def _holder(log: int) -> str:
     return f"lg_log:{log}"
 
 
-def _log(row: Row | None) -> Log | None:
-    return None if row is None else Log(*row)
+def _log(row: Row | None) -> PieceLog | None:
+    return None if row is None else PieceLog(*row)

@@ -1,18 +1,18 @@
 -- name: find_thread
--- A thread and the log its pieces lie in.
+-- A thread and the log of its pieces.
 SELECT t.number, t.log, l.next_place, l.stamp/*pg ::text*/ FROM lg_thread AS t
 JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
 WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id;
 
 -- name: lock_thread
--- The same, held until the transaction ends: nobody else adds to the log or removes from it.
+-- Like find_thread, but locks the log until the transaction ends: no other writer adds to it or removes from it.
 SELECT t.number, t.log, l.next_place, l.stamp/*pg ::text*/ FROM lg_thread AS t
 JOIN lg_log AS l ON l.tenant_id = t.tenant_id AND l.number = t.log
 WHERE t.tenant_id = :tenant_id AND l.tenant_id = :tenant_id AND t.thread_id = :thread_id AND t.user_id = :user_id
 /*pg FOR UPDATE*/;
 
 -- name: lock_tenant
--- Threads of a tenant get their numbers one after the other.
+-- Serializes the numbering of a tenant's threads.
 SELECT id FROM tenants WHERE id = :tenant_id
 /*pg FOR UPDATE*/;
 
@@ -27,7 +27,7 @@ INSERT INTO lg_thread (tenant_id, number, user_id, thread_id, log)
 VALUES (:tenant_id, :number, :user_id, :thread_id, :log);
 
 -- name: known @sqlite
--- Where bodies lie that the log has already. SQLite takes the digests as one long text of bytes, PostgreSQL as an array.
+-- The positions of the bodies that the log already has. SQLite takes the digests as one long blob, PostgreSQL as an array.
 WITH RECURSIVE wanted (n, digest) AS (
     SELECT 1, substr(:digests, 1, 16)
     UNION ALL
@@ -38,7 +38,7 @@ WHERE p.tenant_id = :tenant_id AND p.log = :log AND substr(p.digest, 1, 3) = sub
   AND p.digest = wanted.digest;
 
 -- name: known_two @postgres
--- The same for two, or the same one twice, which is what a step mostly asks for: without an array it need not be planned anew.
+-- Like known, for two digests, or the same one twice, as most steps need: without an array, the plan can be reused.
 SELECT digest, place FROM lg_piece
 WHERE tenant_id = :tenant_id AND log = :log AND substr(digest, 1, 3) = substr(:one::bytea, 1, 3) AND digest = :one
 UNION ALL
@@ -46,7 +46,7 @@ SELECT digest, place FROM lg_piece
 WHERE tenant_id = :tenant_id AND log = :log AND substr(digest, 1, 3) = substr(:other::bytea, 1, 3) AND digest = :other;
 
 -- name: known @postgres
--- One after the other: of a table it has no statistics of yet, PostgreSQL believes that the whole log is read as quickly.
+-- One digest after the other: without statistics of the table, PostgreSQL would estimate a scan of the whole log to be as fast.
 SELECT wanted.digest, p.place FROM unnest(:digests::bytea[]) AS wanted (digest)
 CROSS JOIN LATERAL (SELECT place FROM lg_piece
                     WHERE tenant_id = :tenant_id AND log = :log
@@ -61,7 +61,7 @@ VALUES (:tenant_id, :log, :place, :digest, :codec, :body);
 UPDATE lg_log SET next_place = next_place + :count, stamp = :stamp WHERE tenant_id = :tenant_id AND number = :log;
 
 -- name: read @sqlite
--- The pieces in some ranges of places.
+-- The pieces at some ranges of positions.
 SELECT p.place, p.digest, p.codec, p.body FROM json_each(:ranges) AS r CROSS JOIN lg_piece AS p
 WHERE p.tenant_id = :tenant_id AND p.log = :log
   AND p.place BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]');
@@ -71,7 +71,7 @@ SELECT p.place, p.digest, p.codec, p.body FROM unnest(:firsts::bigint[], :lasts:
 JOIN lg_piece AS p ON p.tenant_id = :tenant_id AND p.log = :log AND p.place BETWEEN r.first AND r.last;
 
 -- name: used
--- What everybody who shares a log needs of it: the thread that it was made for, if it is still there, and its copies.
+-- The pieces used by all threads that share a log: the thread that it was created for, if it still exists, and its copies.
 WITH sharing AS (
     SELECT number FROM lg_thread WHERE tenant_id = :tenant_id AND number = :log AND log = number
     UNION ALL
@@ -88,7 +88,7 @@ WITH sharing AS (
 SELECT w.pieces FROM sharing JOIN lg_checkpoint_write AS w ON w.tenant_id = :tenant_id AND w.thread = sharing.number;
 
 -- name: remove @sqlite
--- The pieces in some ranges of places, for good.
+-- Removes the pieces at some ranges of positions permanently.
 DELETE FROM lg_piece
 WHERE tenant_id = :tenant_id AND log = :log
   AND EXISTS (SELECT 1 FROM json_each(:ranges) AS r
@@ -107,7 +107,7 @@ UPDATE lg_log SET stamp = :stamp WHERE tenant_id = :tenant_id AND number = :log;
 DELETE FROM lg_thread WHERE tenant_id = :tenant_id AND number = :thread;
 
 -- name: delete_log
--- A log that no thread has any longer.
+-- Removes a log that no thread uses any more.
 DELETE FROM lg_log
 WHERE tenant_id = :tenant_id AND number = :log
   AND NOT EXISTS (SELECT 1 FROM lg_thread AS t WHERE t.tenant_id = :tenant_id AND t.number = :log AND t.log = t.number)

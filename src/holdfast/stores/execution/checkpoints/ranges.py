@@ -1,8 +1,8 @@
-"""Places in a log, as they are written down: mostly one range after another, so mostly a few bytes.
+"""Positions in a log in their stored form: usually consecutive ranges, so usually a few bytes.
 
-A checkpoint is made of pieces in an order that matters; what is stored is the list of their places. A list that only grew
-lies in the log as it is, so its thousand places are one range. Ranges are written as two numbers each, the distance from the
-last place of the range before and the number of places that follow, seven bits to a byte.
+A checkpoint is an ordered list of pieces; its stored form is the list of their positions. A list that only grew
+is consecutive in the log, so its thousand positions are one range. A range is stored as two numbers: the distance from the
+last position of the previous range, and the number of further positions, seven bits to a byte.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from itertools import chain
 from ....errors import Corrupt
 
 Range = tuple[int, int]
-"""First and last place."""
+"""First and last position."""
 CHECKSUM_BYTES = 4
-MAX_PLACES = 2**24
-"""No checkpoint has more pieces: a damaged row must not ask for all memory there is."""
+MAX_POSITIONS = 2**24
+"""Maximum pieces of a checkpoint: a damaged row must not exhaust the memory."""
 
 
-def ranges_of(places: Iterable[int | Range]) -> list[Range]:
-    """Places in their order, some of which may be given as ranges, as ranges."""
+def ranges_of(positions: Iterable[int | Range]) -> list[Range]:
+    """Return positions and ranges as ranges, in their order."""
     ranges: list[Range] = []
     first = last = -1
-    for each in places:
-        start, end = (each, each) if isinstance(each, int) else each
+    for item in positions:
+        start, end = (item, item) if isinstance(item, int) else item
         if start == last + 1 and last >= 0:
             last = end
             continue
@@ -37,34 +37,34 @@ def ranges_of(places: Iterable[int | Range]) -> list[Range]:
     return ranges
 
 
-def places_in(ranges: Iterable[Range]) -> list[int]:
-    """The places of ranges, in their order."""
+def positions_in(ranges: Iterable[Range]) -> list[int]:
+    """Return the positions of ranges, in their order."""
     return list(chain.from_iterable(range(first, last + 1) for first, last in ranges))
 
 
-def firsts(places: Iterable[int | Range]) -> list[int]:
-    """Places in their order, of each range the first."""
-    return [each if isinstance(each, int) else each[0] for each in places]
+def first_positions(positions: Iterable[int | Range]) -> list[int]:
+    """Return positions in their order, and of each range the first."""
+    return [item if isinstance(item, int) else item[0] for item in positions]
 
 
-def flat(places: Iterable[int | Range]) -> list[int]:
-    """Places in their order, one by one."""
-    return places_in((each, each) if isinstance(each, int) else each for each in places)
+def expand(positions: Iterable[int | Range]) -> list[int]:
+    """Return positions in their order, and all positions of each range."""
+    return positions_in((item, item) if isinstance(item, int) else item for item in positions)
 
 
 def union(ranges: Iterable[Range]) -> list[Range]:
-    """The same places in ascending order, each once."""
-    merged: list[Range] = []
+    """Return the same positions in ascending order, each once."""
+    union: list[Range] = []
     for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        if union and first <= union[-1][1] + 1:
+            union[-1] = (union[-1][0], max(last, union[-1][1]))
         else:
-            merged.append((first, last))
-    return merged
+            union.append((first, last))
+    return union
 
 
-def without(whole: Range, taken: Sequence[Range]) -> list[Range]:
-    """What of one range is in none of these, which are ascending and do not touch."""
+def subtract(whole: Range, taken: Sequence[Range]) -> list[Range]:
+    """Return the parts of a range that are in none of the ``taken`` ranges, which are ascending and disjoint."""
     rest: list[Range] = []
     start, end = whole
     for first, last in taken:
@@ -73,82 +73,82 @@ def without(whole: Range, taken: Sequence[Range]) -> list[Range]:
         start = max(start, last + 1)
     if start <= end:
         rest.append((start, end))
-    return [each for each in rest if each[0] <= each[1]]
+    return [span for span in rest if span[0] <= span[1]]
 
 
 def dump(ranges: Iterable[Range]) -> bytes:
-    """Ranges as bytes."""
-    written = bytearray()
-    at = 0
+    """Encode ranges as bytes."""
+    encoded = bytearray()
+    end = 0
     for first, last in ranges:
-        distance = first - at
-        # The sign goes into the lowest bit, so that a step back is as short as a step ahead.
-        _number(written, distance << 1 if distance >= 0 else (-distance << 1) - 1)
-        _number(written, last - first)
-        at = last
-    return bytes(written)
+        distance = first - end
+        # The sign is the lowest bit, so that a negative distance is as short as a positive one.
+        _append_number(encoded, distance << 1 if distance >= 0 else (-distance << 1) - 1)
+        _append_number(encoded, last - first)
+        end = last
+    return bytes(encoded)
 
 
-def load(written: bytes) -> list[Range]:
-    """The ranges that were dumped.
+def load(encoded: bytes) -> list[Range]:
+    """Decode the ranges that ``dump`` encoded.
 
     Raises:
         Corrupt: these bytes were not written by ``dump``.
     """
-    numbers = _numbers(bytes(written))
+    numbers = _read_numbers(bytes(encoded))
     ranges: list[Range] = []
-    at = 0
-    for step, more in zip(numbers[::2], numbers[1::2], strict=False):
-        first = at + (step >> 1 if not step & 1 else -((step + 1) >> 1))
-        at = first + more
-        ranges.append((first, at))
+    end = 0
+    for step, count in zip(numbers[::2], numbers[1::2], strict=False):
+        first = end + (step >> 1 if not step & 1 else -((step + 1) >> 1))
+        end = first + count
+        ranges.append((first, end))
     sizes = [last - first + 1 for first, last in ranges]
-    if len(numbers) % 2 or sum(sizes) > MAX_PLACES or min((first for first, _ in ranges), default=1) < 1:
-        raise Corrupt("the places of a checkpoint are damaged")
+    if len(numbers) % 2 or sum(sizes) > MAX_POSITIONS or min((first for first, _ in ranges), default=1) < 1:
+        raise Corrupt("the positions of a checkpoint are damaged")
     return ranges
 
 
 def seal(ranges: Iterable[Range], *contents: bytes) -> bytes:
-    """Ranges as bytes, with a checksum over them and what stands beside them."""
-    written = dump(ranges)
-    return _checksum(written, contents) + written
+    """Encode ranges with a checksum over them and the other columns of the row."""
+    encoded = dump(ranges)
+    return _checksum(encoded, contents) + encoded
 
 
-def unseal(sealed: bytes, what: str, *contents: bytes) -> list[Range]:
-    """The ranges that were sealed.
+def unseal(sealed: bytes, label: str, *contents: bytes) -> list[Range]:
+    """Decode the ranges that ``seal`` encoded.
 
     Raises:
-        Corrupt: they, or what stands beside them, are not what they were.
+        Corrupt: the ranges or the other columns of the row are damaged.
     """
-    written = bytes(sealed)[CHECKSUM_BYTES:]
-    if bytes(sealed)[:CHECKSUM_BYTES] != _checksum(written, contents):
-        raise Corrupt(f"{what} is damaged: what was read is not what was written")
-    return load(written)
+    encoded = bytes(sealed)[CHECKSUM_BYTES:]
+    if bytes(sealed)[:CHECKSUM_BYTES] != _checksum(encoded, contents):
+        raise Corrupt(f"{label} is damaged: its checksum does not match")
+    return load(encoded)
 
 
 def head(namespace: str, id: str, parent: str | None, leans: Sequence[str]) -> bytes:
-    """What else says which checkpoint this is and what it cannot do without, to be sealed with it."""
+    """Return the identity of a checkpoint and its channels without a value, to be included in the checksum."""
     return "\0".join([namespace, id, parent or "", *leans]).encode("utf-8", "surrogatepass")
 
 
-def _checksum(written: bytes, contents: Sequence[bytes]) -> bytes:
-    total = zlib.crc32(written)
-    for each in contents:
-        total = zlib.crc32(each, total)
+def _checksum(encoded: bytes, contents: Sequence[bytes]) -> bytes:
+    total = zlib.crc32(encoded)
+    for content in contents:
+        total = zlib.crc32(content, total)
     return total.to_bytes(CHECKSUM_BYTES, "big")
 
 
-def _number(written: bytearray, value: int) -> None:
+def _append_number(encoded: bytearray, value: int) -> None:
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    written.append(value)
+    encoded.append(value)
 
 
-def _numbers(written: bytes) -> list[int]:
+def _read_numbers(encoded: bytes) -> list[int]:
     numbers: list[int] = []
     value = shift = 0
-    for byte in written:
+    for byte in encoded:
         value |= (byte & 0x7F) << shift
         if byte & 0x80:
             shift += 7
@@ -156,5 +156,5 @@ def _numbers(written: bytes) -> list[int]:
         numbers.append(value)
         value = shift = 0
     if shift:
-        raise Corrupt("the places of a checkpoint are damaged")
+        raise Corrupt("the positions of a checkpoint are damaged")
     return numbers

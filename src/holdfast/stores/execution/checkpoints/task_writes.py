@@ -1,4 +1,4 @@
-"""What tasks wrote to a checkpoint, and how one row holds all writes of a task."""
+"""The writes of tasks to a checkpoint; one row contains all writes of a task."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _decode = msgspec.msgpack.Decoder(list[tuple[int, str, bytes, int]]).decode
 
 
 class Write(Struct, frozen=True):
-    """One write of a task: to which channel, and what. ``pieces`` belong to ``value``, which says what they are.
+    """One write of a task to a channel. ``value`` describes the ``pieces``.
 
-    A task's writes are told apart by ``index``. Those from 0 on are written once; a negative one is written over.
+    ``index`` identifies a write of its task. A write with an index of at least 0 never changes; one with a negative index can be
+    replaced.
     """
 
     index: int
@@ -36,56 +37,64 @@ class TaskWrites(Struct, frozen=True):
     writes: Sequence[Write]
 
 
-class Placed(Struct, frozen=True):
+class PlacedWrite(Struct, frozen=True):
     """A write whose pieces are in the log."""
 
     index: int
     channel: str
     value: bytes
-    places: Sequence[int]
+    positions: Sequence[int]
 
 
-def pack(writes: Sequence[Placed]) -> tuple[bytes, bytes]:
-    """Writes as the two columns of a row, in the order of their indices."""
-    writes = sorted(writes, key=lambda each: each.index)
-    packed = _encode([(each.index, each.channel, each.value, len(each.places)) for each in writes])
-    spans = ranges.ranges_of(place for each in writes for place in each.places)
+def pack(writes: Sequence[PlacedWrite]) -> tuple[bytes, bytes]:
+    """Encode writes as the two columns of a row, in the order of their indexes."""
+    writes = sorted(writes, key=lambda write: write.index)
+    packed = _encode([(write.index, write.channel, write.value, len(write.positions)) for write in writes])
+    spans = ranges.ranges_of(position for write in writes for position in write.positions)
     return packed, ranges.seal(spans, packed)
 
 
-def unpack(packed: bytes, sealed: bytes) -> list[Placed]:
-    """The writes of a row.
+def unpack(packed: bytes, sealed: bytes) -> list[PlacedWrite]:
+    """Decode the writes of a row.
 
     Raises:
         Corrupt: the row is damaged.
     """
-    rest = iter(ranges.places_in(unsealed(packed, sealed)))
+    rest = iter(ranges.positions_in(unseal_ranges(packed, sealed)))
     try:
         return [
-            Placed(index, channel, value, list(islice(rest, count))) for index, channel, value, count in _decode(packed)
+            PlacedWrite(index, channel, value, list(islice(rest, count)))
+            for index, channel, value, count in _decode(packed)
         ]
     except msgspec.MsgspecError as error:
         raise Corrupt(f"the writes of a task cannot be read: {error}") from error
 
 
-def unsealed(packed: bytes, sealed: bytes) -> list[Range]:
-    """The places of a row's pieces."""
-    return ranges.unseal(sealed, "what a task wrote to a checkpoint", bytes(packed))
+def unseal_ranges(packed: bytes, sealed: bytes) -> list[Range]:
+    """Return the positions of a row's pieces.
+
+    Raises:
+        Corrupt: the row is damaged.
+    """
+    return ranges.unseal(sealed, "the write of a task to a checkpoint", bytes(packed))
 
 
-def merged(before: Sequence[Placed], new: Sequence[Placed]) -> list[Placed]:
-    """A task's writes after it wrote again."""
-    by_index = {each.index: each for each in before}
-    for each in new:
-        if each.index < 0 or each.index not in by_index:
-            by_index[each.index] = each
+def merge(before: Sequence[PlacedWrite], new: Sequence[PlacedWrite]) -> list[PlacedWrite]:
+    """Return the writes of a task after it wrote again."""
+    by_index = {write.index: write for write in before}
+    for write in new:
+        if write.index < 0 or write.index not in by_index:
+            by_index[write.index] = write
     return list(by_index.values())
 
 
-def filled(task_id: str, task_path: str, writes: Sequence[Placed], pieces: Mapping[int, bytes]) -> TaskWrites:
-    """A task's writes with their pieces."""
+def with_pieces(task_id: str, task_path: str, writes: Sequence[PlacedWrite], pieces: Mapping[int, bytes]) -> TaskWrites:
+    """Return the writes of a task with their pieces."""
     return TaskWrites(
         task_id,
         task_path,
-        [Write(each.index, each.channel, each.value, tuple(pieces[place] for place in each.places)) for each in writes],
+        [
+            Write(write.index, write.channel, write.value, tuple(pieces[position] for position in write.positions))
+            for write in writes
+        ],
     )

@@ -1,4 +1,4 @@
-"""What callers hand to the checkpoint store, looked at before anything is done with it."""
+"""Validates the arguments of the checkpoint store before it uses them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ....core import scope as scopes
 from ....core import text
-from ....errors import HoldfastError, InvalidFilter, InvalidInput
+from ....errors import InvalidFilter, InvalidInput
 from ....limits import Limits
 from . import channel_marks, compact_columns
 from .ranges import Range
@@ -15,92 +15,94 @@ from .task_writes import Write
 
 
 def run_of(metadata: Mapping[str, Any] | None, limits: Limits) -> str | None:
-    """The run that metadata speak of."""
+    """Return the run id in metadata, if they contain one."""
     run = metadata.get("run_id") if isinstance(metadata, Mapping) else None
     return scopes.free_text(run, "run id", limits, limit="key_bytes") if isinstance(run, str) else None
 
 
-def checked(new: Sequence[Write]) -> Sequence[Write]:
-    """Writes, if that is what they are."""
-    for each in new:
-        if not isinstance(each, Write) or type(each.index) is not int or not -(2**31) <= each.index < 2**31:
-            raise InvalidInput("writes are a list of Write, each with an index of 32 bits")
-        bytes_of(each.value, "the value of a write")
-        channel(each.channel)
+def writes(new: Sequence[Write]) -> Sequence[Write]:
+    """Return the writes after checking them."""
+    for write in new:
+        if not isinstance(write, Write) or type(write.index) is not int or not -(2**31) <= write.index < 2**31:
+            raise InvalidInput(f"new must be a list of Write with 32-bit indexes, not of {write!r}", field="new")
+        bytes_of(write.value, "the value of a write")
+        channel(write.channel)
     return new
 
 
-def names(values: Sequence[Any], what: str, limits: Limits) -> Sequence[Any]:
-    """A list of no more than one call may carry."""
+def names(values: Sequence[Any], field: str, limits: Limits) -> Sequence[Any]:
+    """Return a list after checking that it is not too long for one call."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidInput(f"{what} come as a list")
-    limits.check("batch_rows", len(values), what)
+        raise InvalidInput(f"{field} must be a list, not {type(values).__name__}", field=field)
+    limits.check("batch_rows", len(values), field)
     return values
 
 
-def pieces(given: Sequence[bytes | int | Range], most: int) -> Sequence[bytes | int | Range]:
-    """Pieces of a value: bodies, places and ranges of places, none of which is empty or leaves places out."""
-    wrong = InvalidInput(f"pieces come as a list of at most {most:,}")
-    if isinstance(given, (bytes, str)) or not isinstance(given, Sequence) or len(given) > most:
-        raise wrong
-    ranges = [each for each in given if type(each) is tuple]
-    if not all(len(each) == 2 and all(type(place) is int for place in each) and each[0] <= each[1] for each in ranges):
-        raise InvalidInput("a range of places is its first place and its last, which does not come before it")
-    if ranges and len(given) + sum(last - first for first, last in ranges) > most:
-        raise wrong
-    return given
+def pieces(values: Sequence[bytes | int | Range], maximum: int) -> Sequence[bytes | int | Range]:
+    """Return the pieces of a value after checking them: bodies, positions, and non-empty ranges of positions."""
+    error = InvalidInput(f"pieces must be a list of at most {maximum:,} items", field="pieces")
+    if isinstance(values, (bytes, str)) or not isinstance(values, Sequence) or len(values) > maximum:
+        raise error
+    ranges = [item for item in values if type(item) is tuple]
+    if not all(len(span) == 2 and all(type(end) is int for end in span) and span[0] <= span[1] for span in ranges):
+        raise InvalidInput("a range of positions must be a pair of its first and its last position", field="pieces")
+    if ranges and len(values) + sum(last - first for first, last in ranges) > maximum:
+        raise error
+    return values
 
 
 def channel(name: object) -> str:
-    """The name of a channel."""
+    """Return the name of a channel after checking it."""
     if not isinstance(name, str):
-        raise InvalidInput(f"the name of a channel is text, not {type(name).__name__}")
+        raise InvalidInput(f"the name of a channel must be a string, not {type(name).__name__}", field="channel")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InvalidInput("the name of a channel must be text that can be encoded") from None
+        raise InvalidInput(f"the name of a channel must be valid Unicode, not {name!r}", field="channel") from None
     return name
 
 
 def marks(leans: Sequence[Any], changed: Sequence[Any], snapshots: Sequence[Any], limits: Limits) -> list[str]:
-    """The channels that ancestors or descendants of a checkpoint matter for, as they are stored."""
-    given = {"leans": leans, "changed": changed, "snapshots": snapshots}
-    found = {what: [channel(each) for each in names(values, what, limits)] for what, values in given.items()}
-    if not {*found["changed"]} <= {*found["leans"]} or not {*found["leans"]}.isdisjoint(found["snapshots"]):
-        raise InvalidInput("channels in changed are in leans too, and those in snapshots are not")
-    return channel_marks.marked(found["leans"], found["changed"], found["snapshots"])
+    """Return the stored marks of channels for which ancestors or descendants of a checkpoint matter."""
+    arguments = {"leans": leans, "changed": changed, "snapshots": snapshots}
+    channels = {field: [channel(name) for name in names(values, field, limits)] for field, values in arguments.items()}
+    if not {*channels["changed"]} <= {*channels["leans"]}:
+        raise InvalidInput("every channel in changed must be in leans, too", field="changed")
+    if not {*channels["leans"]}.isdisjoint(channels["snapshots"]):
+        raise InvalidInput("a channel in snapshots must not be in leans", field="snapshots")
+    return channel_marks.encode_marks(channels["leans"], channels["changed"], channels["snapshots"])
 
 
 def id_of(value: object, what: str, limits: Limits) -> bytes:
-    """An id that the caller gave, as it is stored."""
-    return compact_columns.short_id(scopes.name(value, what, limits))
+    """Return an id argument in its stored form."""
+    return compact_columns.encode_id(scopes.name(value, what, limits))
 
 
 def path_of(value: object, limits: Limits) -> str:
-    """The path of a task, as it is stored."""
-    stored = text_of(value, "task path")
-    limits.check("metadata_bytes", text.size(stored), "task path")
-    return compact_columns.short_path(stored)
+    """Return the path of a task in its stored form."""
+    path = text_of(value, "task path")
+    limits.check("metadata_bytes", text.size(path), "task path")
+    return compact_columns.encode_path(path)
 
 
-def text_of(value: object, what: str, error: type[HoldfastError] = InvalidInput) -> str:
-    """A text as it is stored."""
+def text_of(value: object, field: str, error: type[InvalidInput] = InvalidInput) -> str:
+    """Return a string argument in its stored form."""
     if not isinstance(value, str):
-        raise error(f"{what} must be a string, not {type(value).__name__}")
+        raise error(f"{field} must be a string, not {type(value).__name__}", field=field)
     return text.escape(value)
 
 
-def bytes_of(value: object, what: str) -> bytes:
-    """Bytes of whatever kind."""
+def bytes_of(value: object, field: str) -> bytes:
+    """Return a bytes-like argument as bytes."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise InvalidInput(f"{what} is bytes, not {type(value).__name__}")
+        raise InvalidInput(f"{field} must be bytes, not {type(value).__name__}", field=field)
     return bytes(value)
 
 
 def with_id(sign: Literal["=", "<"], id: str | None, params: dict[str, Any]) -> str:
-    """The condition that an id compares so with this one, in the form that is stored, which the key is made of."""
+    """Return the condition that compares the stored id of a checkpoint with this one."""
     if id is None:
         return ""
     name = "exact_id" if sign == "=" else "before_id"
-    params[name] = compact_columns.short_id(text_of(id, "the id of a checkpoint", InvalidFilter))
+    params[name] = compact_columns.encode_id(text_of(id, "the id of a checkpoint", InvalidFilter))
     return f"\n  AND checkpoint_id {sign} :{name}"

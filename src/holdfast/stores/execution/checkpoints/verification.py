@@ -1,4 +1,4 @@
-"""Looking at everything a thread is made of: which checkpoints are damaged, whatever bit was flipped."""
+"""Reads everything in a thread and reports which checkpoints are damaged, down to a single bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .reader import CheckpointRow, queries
 
 
 class DamagedCheckpoint(Struct, frozen=True):
-    """A checkpoint that is no longer what was saved, or to which something was written that is no longer."""
+    """A damaged checkpoint, or one with damaged writes."""
 
     thread_id: str
     user: str | None
@@ -32,7 +32,7 @@ class DamagedCheckpoint(Struct, frozen=True):
 
 
 class CheckedThreads(Struct, frozen=True):
-    """What one ``verify`` found. ``next`` is where the next one starts, or ``None`` at the end."""
+    """The result of one ``verify``. ``next`` is the ``after`` of the next call, or ``None`` at the end."""
 
     threads: int
     checkpoints: int
@@ -41,7 +41,7 @@ class CheckedThreads(Struct, frozen=True):
 
 
 class _Part(Struct, frozen=True):
-    """A checkpoint, or what a task wrote to it: the places it needs, or what is wrong with itself."""
+    """A checkpoint, or the writes of a task to it: the positions it needs, or why it is damaged itself."""
 
     namespace: str
     id: str
@@ -54,91 +54,94 @@ class _Thread(Struct, frozen=True):
     user: str | None
     checkpoints: int
     parts: Sequence[_Part]
-    wrong: dict[int, str]
-    """What is wrong with the pieces at some places."""
+    damage: dict[int, str]
+    """Why the pieces at some positions are damaged."""
     in_packs: Mapping[int, InPack]
 
 
 async def verify(engine: Engine, scope: Scope, limit: int, after: str | None) -> CheckedThreads:
-    """Look at some threads."""
+    """Verify up to ``limit`` threads."""
     start = _start(after)
     params = scope.params(after=start, limit=limit)
     rows = await engine.read(lambda connection: queries.threads.all(connection, params))
     count, damaged = 0, list[DamagedCheckpoint]()
     for row in rows:
-        thread = await engine.read(lambda connection, row=row: _looked_at(connection, scope, row))  # type: ignore[misc]
-        for place, each in thread.in_packs.items():
-            if (reason := await _wrong_in_pack(engine, scope, each)) is not None:
-                thread.wrong[place] = reason
+        thread = await engine.read(lambda connection, row=row: _examine(connection, scope, row))  # type: ignore[misc]
+        for position, reference in thread.in_packs.items():
+            if (reason := await _check_in_pack(engine, scope, reference)) is not None:
+                thread.damage[position] = reason
         count += thread.checkpoints
-        damaged += _damaged(thread)
+        damaged += _damaged_checkpoints(thread)
     return CheckedThreads(len(rows), count, damaged, str(rows[-1][0]) if len(rows) == limit else None)
 
 
-async def _looked_at(connection: Connection, scope: Scope, row: Row) -> _Thread:
+async def _examine(connection: Connection, scope: Scope, row: Row) -> _Thread:
     number, thread_id, user_id, log = row
     params = scope.params(thread=number)
-    stored = await queries.everything.all(connection, params)
-    parts = [_checkpoint(connection.dialect, each) for each in stored]
-    parts += [_writes(*each) for each in await queries.every_write.all(connection, params)]
-    wanted = ranges.union(each for part in parts for each in part.ranges)
-    rows = await piece_log.rows_at(connection, scope, log, wanted)
-    wrong = dict.fromkeys(ranges.places_in(wanted), "a piece of it is missing")
+    checkpoints = await queries.everything.all(connection, params)
+    parts = [_checkpoint(connection.dialect, checkpoint) for checkpoint in checkpoints]
+    parts += [_writes(*task) for task in await queries.every_write.all(connection, params)]
+    needed = ranges.union(span for part in parts for span in part.ranges)
+    pieces = await piece_log.stored_rows(connection, scope, log, needed)
+    damage = dict.fromkeys(ranges.positions_in(needed), "a piece of it is missing")
     in_packs: dict[int, InPack] = {}
-    for place, digest, codec, body in rows:
-        del wrong[place]
-        found = await _piece(connection, scope, digest, codec, body)
-        if isinstance(found, InPack):
-            in_packs[place] = found
-        elif found is not None:
-            wrong[place] = found
-    return _Thread(text.unescape(thread_id), text.unescape(user_id) or None, len(stored), parts, wrong, in_packs)
+    for position, digest, codec, body in pieces:
+        del damage[position]
+        result = await _check_piece(connection, scope, digest, codec, body)
+        if isinstance(result, InPack):
+            in_packs[position] = result
+        elif result is not None:
+            damage[position] = result
+    return _Thread(text.unescape(thread_id), text.unescape(user_id) or None, len(checkpoints), parts, damage, in_packs)
 
 
-def _checkpoint(dialect: Dialect, stored: Row) -> _Part:
+def _checkpoint(dialect: Dialect, row: Row) -> _Part:
     try:
-        (row,) = mapper(CheckpointRow, dialect)([stored])
+        (checkpoint,) = mapper(CheckpointRow, dialect)([row])
     except Corrupt as error:
-        return _Part(text.unescape(stored[1]), _id(stored[2]), reason=str(error))
-    head = ranges.head(row.namespace, row.id, row.parent, row.leans or ())
+        return _Part(text.unescape(row[1]), _id(row[2]), reason=str(error))
+    namespace, id = checkpoint.namespace, checkpoint.id
+    head = ranges.head(namespace, id, checkpoint.parent, checkpoint.leans or ())
     try:
-        return _Part(row.namespace, row.id, ranges.unseal(row.pieces, "it", bytes(row.state), head))
-    except Corrupt as error:
-        return _Part(row.namespace, row.id, reason=str(error))
-
-
-def _id(short: bytes) -> str:
-    """An id, or what is left of it."""
-    try:
-        return compact_columns.id_of(short)
-    except Corrupt:
-        return bytes(short).hex()
-
-
-def _writes(namespace: str, short: bytes, packed: bytes, sealed: bytes) -> _Part:
-    namespace, id = text.unescape(namespace), _id(short)
-    try:
-        task_writes.unpack(packed, sealed)
-        return _Part(namespace, id, task_writes.unsealed(packed, sealed))
+        return _Part(namespace, id, ranges.unseal(checkpoint.pieces, "it", bytes(checkpoint.state), head))
     except Corrupt as error:
         return _Part(namespace, id, reason=str(error))
 
 
-async def _piece(connection: Connection, scope: Scope, digest: bytes, codec: int, body: bytes) -> InPack | str | None:
-    """What is wrong with a piece, if anything is, or where it must be looked for."""
+def _id(encoded: bytes) -> str:
+    """Return an id, or the hexadecimal digits of a damaged one."""
+    try:
+        return compact_columns.id_of(encoded)
+    except Corrupt:
+        return bytes(encoded).hex()
+
+
+def _writes(namespace: str, encoded_id: bytes, packed: bytes, sealed: bytes) -> _Part:
+    namespace, id = text.unescape(namespace), _id(encoded_id)
+    try:
+        task_writes.unpack(packed, sealed)
+        return _Part(namespace, id, task_writes.unseal_ranges(packed, sealed))
+    except Corrupt as error:
+        return _Part(namespace, id, reason=str(error))
+
+
+async def _check_piece(
+    connection: Connection, scope: Scope, digest: bytes, codec: int, body: bytes
+) -> InPack | str | None:
+    """Return why a piece is damaged, its location if it is in a pack, or ``None`` if it is intact."""
     try:
         if codec != piece_log.OBJECT:
             bodies.unpack(digest, codec, body)
             return None
         if not bytes(body).startswith(bytes(digest)):
-            return "a piece of it speaks of another object"
-        (found,) = await objects.fetch(connection, scope, [bytes(body)])
-        return found if isinstance(found, InPack) else None
+            return "a piece of it refers to another object"
+        (content,) = await objects.fetch(connection, scope, [bytes(body)])
+        return content if isinstance(content, InPack) else None
     except (Corrupt, NotFound) as error:
         return str(error)
 
 
-async def _wrong_in_pack(engine: Engine, scope: Scope, piece: InPack) -> str | None:
+async def _check_in_pack(engine: Engine, scope: Scope, piece: InPack) -> str | None:
     try:
         await packs.fetch(engine, scope, [piece])
     except (Corrupt, NotFound) as error:
@@ -146,12 +149,12 @@ async def _wrong_in_pack(engine: Engine, scope: Scope, piece: InPack) -> str | N
     return None
 
 
-def _damaged(thread: _Thread) -> Iterable[DamagedCheckpoint]:
-    """The checkpoints that need something that is wrong, each once, with the first reason."""
+def _damaged_checkpoints(thread: _Thread) -> Iterable[DamagedCheckpoint]:
+    """Yield the checkpoints with damaged parts or pieces, each once, with the first reason."""
     reasons: dict[tuple[str, str], str] = {}
-    bad = ranges.ranges_of(sorted(thread.wrong))
+    bad = ranges.ranges_of(sorted(thread.damage))
     for part in thread.parts:
-        reason = part.reason or next((thread.wrong[place] for place in _common(part.ranges, bad)), None)
+        reason = part.reason or next((thread.damage[position] for position in _common(part.ranges, bad)), None)
         if reason is not None:
             reasons.setdefault((part.namespace, part.id), reason)
     for (namespace, id), reason in reasons.items():
@@ -168,5 +171,5 @@ def _start(after: Any) -> int:
     if after is None:
         return 0
     if not isinstance(after, str) or not after.isdecimal() or len(after) > 18:
-        raise InvalidInput("after is what an earlier verify said under next")
+        raise InvalidInput(f"after must be the next of an earlier verify, not {after!r}", field="after")
     return int(after)

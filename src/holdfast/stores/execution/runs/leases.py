@@ -1,22 +1,22 @@
-"""Leases: who drives a run now.
+"""Leases: they decide which process drives a run.
 
-A worker *claims* a run and holds it for as long as it renews the lease; each step and each intent renews it too. The claim raises
-the run's epoch, and every write brings the epoch, so that whoever held the run before can write no more: at most one
-acts, whatever clocks and networks do. Times only decide when a run may be taken from a holder that seems to be gone.
+A worker *claims* a run and holds it as long as it renews the lease; each step and each intent renews it, too. A claim raises the
+run's epoch, and every write carries its writer's epoch, so a previous holder can no longer write: at most one holder
+acts, whatever clocks and networks do. Times only decide when a run may be taken from a holder that seems to be dead.
 
-They do so carefully, because clocks jump. A lease that has run out is first *doubted*: the moment is noted in the run. Only if
-half a lease later it has still not been renewed is the run claimed. So:
+Because clocks jump, an expired lease is first *doubted*: the time is recorded in the run. Only if the lease is still not renewed
+half a lease later is the run claimed. Therefore:
 
-* A clock that jumps ahead, on one machine or on all, takes nothing from a holder that renews its lease at least every third
-  of it: the renewal comes while the lease is only doubted, and ends the doubt.
-* A clock that jumps back does not keep a dead holder's run for ever: a lease that ends later than any lease may
-  (``Limits.lease_ms``) is doubted like one that has run out. Short of that it lasts longer by as much as the clock went back.
-* Two clocks that are wrong at once, by different amounts, can take a run from a living holder. It then gets ``Fenced``, and
-  nothing is written twice.
-* A dead holder's run can be claimed one and a half leases after the last sign of life, and each such claim counts: after
-  ``max_attempts`` in a row without a step the run fails, with the reason, instead of being tried for ever.
+* A clock that jumps ahead, on one machine or on all, takes no run from a holder that renews its lease at least every third
+  of it: the renewal arrives while the lease is only doubted, and ends the doubt.
+* A clock that jumps back does not keep a dead holder's run forever: a lease that ends later than any lease may
+  (``Limits.lease_ms``) is doubted like an expired one. A smaller jump prolongs the lease by as much as the clock went back.
+* Two clocks that are wrong at once, by different amounts, can take a run from a living holder. That holder then gets ``Fenced``,
+  and nothing is written twice.
+* A dead holder's run can be claimed one and a half leases after its last renewal, and each such claim counts: after
+  ``max_attempts`` claims in a row without a step the run fails, with the reason, instead of being retried forever.
 
-Which run comes next is asked of a queue that is above all tenants (``run_queue.sql``): oldest first, out of an index.
+The next run comes from a queue of all tenants (``run_queue.sql``), oldest first, by an index.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .states import (
     Run,
     check_epoch,
     check_holder,
-    checked_ttl,
+    check_ttl,
     enqueue,
-    lease,
+    lease_columns,
     lock_run,
     move,
     queries,
@@ -52,18 +52,18 @@ from .states import (
 
 Verdict = Literal["take", "doubt", "later", "drop"]
 
-CANDIDATES = 8
-"""Runs that the queue is asked for at once."""
-MAX_LOOKS = 256
-"""Runs that one claim looks at before it says that there is none."""
+CANDIDATE_BATCH = 8
+"""Runs that are read from the queue at once."""
+MAX_CANDIDATES = 256
+"""Runs that one claim examines before it gives up."""
 HIDDEN_S = 60
-"""Seconds until a run is looked at again whose session is deleted: it may be restored."""
+"""Seconds until a run whose session is deleted is examined again: the session may be restored."""
 _MS_US = MICROSECONDS // 1_000
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class ClaimedRun(Struct, frozen=True):
-    """A run of any tenant, claimed."""
+    """A claimed run and its tenant."""
 
     tenant: str
     run: Run
@@ -82,49 +82,49 @@ class AsyncLeases(TenantStore):
         run_id: Id | None = None,
         agents: Sequence[str] | None = None,
     ) -> Run | None:
-        """Take the run that has waited longest, of some ``agents`` or of any, or this one; ``None`` if it cannot be had now.
+        """Claim the run that has waited longest, of some ``agents`` or of any, or a given run; ``None`` if none is available.
 
-        The run is the holder's until the lease runs out; its ``epoch`` goes with every write. A run that was claimed
-        ``max_attempts`` times in a row without a step becomes failed instead, and the next one is taken.
+        The holder holds the run until the lease expires; every write needs its ``epoch``. A run that was claimed ``max_attempts``
+        times in a row without a step becomes failed instead, and the next one is claimed.
 
         Raises:
-            NotFound: there is no run ``run_id`` in a live session.
+            NotFound: run ``run_id`` does not exist, or its session is deleted.
         """
-        taker = Taker(self._scope, holder, ttl_ms)
+        claimer = Claimer(self._scope, holder, ttl_ms)
         if run_id is None:
-            claimed = await _next(connection, taker, _searches(agents, self._scope.limits, self._scope))
+            claimed = await _claim_next(connection, claimer, _queue_filters(agents, self._scope.limits, self._scope))
             return None if claimed is None else claimed.run
         if agents is not None:
-            raise InvalidInput("a claim is for one run or for some agents, not both")
+            raise InvalidInput("pass run_id or agents, not both", field="agents")
         run = await lock_run(connection, self._scope, run_id)
-        return await taker.take(connection, self._scope, run, is_seen=True)
+        return await claimer.try_claim(connection, self._scope, run, is_visible=True)
 
     @writes
     async def renew(self, connection: Connection, run_id: Id, *, epoch: int, ttl_ms: int | None = None) -> Run:
-        """Hold a run for longer: from now on as long as it was claimed for, or for ``ttl_ms``.
+        """Extend the lease of a run: from now by the duration it was claimed for, or by ``ttl_ms``.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
             Conflict: the caller does not hold it.
         """
         check_epoch(epoch)
         run = await lock_run(connection, self._scope, run_id)
         check_holder(run, epoch)
-        lasts_ms = run.lease_ms if ttl_ms is None else checked_ttl(self._scope, ttl_ms)
-        until = self._scope.clock.now_us() + lasts_ms * _MS_US
-        params = self._scope.params(run_id=run.id, epoch=epoch, lease_ms=lasts_ms, lease_until_at=until)
+        duration_ms = run.lease_ms if ttl_ms is None else check_ttl(self._scope, ttl_ms)
+        until = self._scope.clock.now_us() + duration_ms * _MS_US
+        params = self._scope.params(run_id=run.id, epoch=epoch, lease_ms=duration_ms, lease_until_at=until)
         row = await queries.renew.one(connection, params)
-        assert row is not None  # it is held
+        assert row is not None  # the run is locked
         return run_of(connection, row)
 
     @writes
     async def release(self, connection: Connection, run_id: Id, *, epoch: int) -> Run:
-        """Hand a run over: anybody can claim it at once, and the claim that is given back does not count. Repeating it is fine.
+        """Release a run: it can be claimed at once, and the released claim does not count as an attempt. Can be repeated.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
             Conflict: the caller does not hold it.
         """
         check_epoch(epoch)
@@ -145,7 +145,7 @@ class Leases(Blocking[AsyncLeases]):
 
 
 class AsyncRunQueue(Store):
-    """The runs of all tenants that wait for somebody to drive them."""
+    """The runs of all tenants that wait to be claimed."""
 
     def __init__(self, engine: Engine, setting: scopes.Setting) -> None:
         super().__init__(engine)
@@ -155,25 +155,25 @@ class AsyncRunQueue(Store):
     async def claim(
         self, connection: Connection, holder: str, *, ttl_ms: int = 60_000, agents: Sequence[str] | None = None
     ) -> ClaimedRun | None:
-        """Take the run that has waited longest, whichever tenant's it is, or ``None`` if none can be had now.
+        """Claim the run that has waited longest, of any tenant, or return ``None`` if none is available.
 
-        As ``claim`` of a tenant's leases. What the run is then driven with is the handle of its tenant.
+        The same rules apply as for ``claim`` of a tenant's leases. Drive the run with the handle of its tenant.
         """
-        taker = Taker(self._setting, holder, ttl_ms)
-        return await _next(connection, taker, _searches(agents, self._setting.limits, None))
+        claimer = Claimer(self._setting, holder, ttl_ms)
+        return await _claim_next(connection, claimer, _queue_filters(agents, self._setting.limits, None))
 
 
 class RunQueue(Blocking[AsyncRunQueue]):
-    """The runs of all tenants that wait for somebody to drive them."""
+    """The runs of all tenants that wait to be claimed."""
 
     claim = blocking(AsyncRunQueue.claim)
 
 
-def judge(run: Run, *, is_seen: bool, now_us: int) -> tuple[Verdict, int]:
-    """What a claim does with a run, and when it is to be looked at next."""
+def judge(run: Run, *, is_visible: bool, now_us: int) -> tuple[Verdict, int]:
+    """Return what a claim does with a run, and when the run must be examined again."""
     if run.status in FINAL or run.status == "waiting":
         return "drop", 0
-    if not is_seen:
+    if not is_visible:
         return "later", now_us + HIDDEN_S * MICROSECONDS
     if run.status == "pending":
         return "take", 0
@@ -185,37 +185,37 @@ def judge(run: Run, *, is_seen: bool, now_us: int) -> tuple[Verdict, int]:
 
 def _judge_lease(run: Run, now_us: int) -> tuple[Verdict, int]:
     assert run.lease_until is not None
-    until, lasts = to_us(run.lease_until), run.lease_ms * _MS_US
-    # Clocks differ a little; a lease that ends a whole lease later than it can was given by a clock that is ahead.
-    if now_us < until <= now_us + 2 * lasts:
+    until, duration = to_us(run.lease_until), run.lease_ms * _MS_US
+    # Clocks differ a little; a lease that ends later than two of its durations was written by a clock that is ahead.
+    if now_us < until <= now_us + 2 * duration:
         return "later", until
     if run.doubted_at is None or to_us(run.doubted_at) > now_us:
-        return "doubt", now_us + lasts // 2
-    sure = to_us(run.doubted_at) + lasts // 2
-    return ("take", 0) if sure <= now_us else ("later", sure)
+        return "doubt", now_us + duration // 2
+    doubt_ends = to_us(run.doubted_at) + duration // 2
+    return ("take", 0) if doubt_ends <= now_us else ("later", doubt_ends)
 
 
-class Taker:
-    """Somebody who wants a run."""
+class Claimer:
+    """A prospective holder of a run."""
 
     def __init__(self, setting: scopes.Setting, holder: str, ttl_ms: int) -> None:
         self.setting = setting
         self.now_us = setting.clock.now_us()
-        self._lease = lease(setting, holder, ttl_ms, self.now_us)
+        self._lease = lease_columns(setting, holder, ttl_ms, self.now_us)
 
-    async def look(self, connection: Connection, scope: scopes.Scope, run_id: str) -> Run | None:
-        """Look at a run that the queue has named, and take it if it can be had."""
+    async def try_queued(self, connection: Connection, scope: scopes.Scope, run_id: str) -> Run | None:
+        """Lock a run from the queue and claim it if it is available; skip a run that another transaction has locked."""
         params = scope.params(run_id=run_id)
         row = await queries.look.one(connection, params)
         if row is not None:
-            return await self.take(connection, scope, run_of(connection, row[:-1]), is_seen=bool(row[-1]))
+            return await self.try_claim(connection, scope, run_of(connection, row[:-1]), is_visible=bool(row[-1]))
         if await queries.is_there.one(connection, params) is None:
             await queue.remove.all(connection, params)
         return None
 
-    async def take(self, connection: Connection, scope: scopes.Scope, run: Run, *, is_seen: bool) -> Run | None:
-        """Take a run that is held in this transaction, if it can be had; otherwise see to it that it is looked at in time."""
-        verdict, at = judge(run, is_seen=is_seen, now_us=self.now_us)
+    async def try_claim(self, connection: Connection, scope: scopes.Scope, run: Run, *, is_visible: bool) -> Run | None:
+        """Claim a run that this transaction has locked, if it is available; otherwise queue it for the right time."""
+        verdict, at = judge(run, is_visible=is_visible, now_us=self.now_us)
         if verdict == "take":
             return await self._claim(connection, scope, run)
         if verdict == "drop":
@@ -224,66 +224,67 @@ class Taker:
         if verdict == "doubt":
             params = scope.params(run_id=run.id, epoch=run.epoch, now_at=self.now_us)
             await queries.doubt.all(connection, params)
-        await enqueue(connection, scope, run, "leased" if run.status == "running" and is_seen else "paused", at)
+        await enqueue(connection, scope, run, "leased" if run.status == "running" and is_visible else "paused", at)
         return None
 
     async def _claim(self, connection: Connection, scope: scopes.Scope, run: Run) -> Run | None:
         now = self.now_us
         if run.attempts < run.max_attempts:
             return await move(connection, scope, run, "claim", now_us=now, attempts=run.attempts + 1, **self._lease)
-        error = f"claimed {run.attempts} times in a row without a step; the last holder was {run.holder or 'nobody'}"
-        gone = {"attempts": run.attempts, "stop_reason": "attempts", "error": text.escape(error)}
-        await move(connection, scope, run, "give_up", now_us=now, **gone)
+        error = f"claimed {run.attempts} times in a row without a step; the last holder was {run.holder or 'unknown'}"
+        changes = {"attempts": run.attempts, "stop_reason": "attempts", "error": text.escape(error)}
+        await move(connection, scope, run, "give_up", now_us=now, **changes)
         return None
 
 
-Search = tuple[str, str, dict[str, Any]]
-"""Where in the queue to look: a condition, the index that serves it, and what it is about."""
+QueueFilter = tuple[str, str, dict[str, Any]]
+"""A part of the queue: its condition, the index to use, and the parameters."""
 
 
-def _searches(agents: Sequence[str] | None, limits: Limits, scope: scopes.Scope | None) -> list[Search]:
-    here = {} if scope is None else scope.params()
-    within = "" if scope is None else " AND tenant = :tenant_id"
+def _queue_filters(agents: Sequence[str] | None, limits: Limits, scope: scopes.Scope | None) -> list[QueueFilter]:
+    tenant_params = {} if scope is None else scope.params()
+    tenant_clause = "" if scope is None else " AND tenant = :tenant_id"
     if agents is None:
-        return [(within, "run_queue_by_turn" if scope is None else "run_queue_by_tenant", here)]
+        return [(tenant_clause, "run_queue_by_turn" if scope is None else "run_queue_by_tenant", tenant_params)]
     if isinstance(agents, str) or not isinstance(agents, Sequence):
-        raise InvalidInput("agents must be a list of names")
+        raise InvalidInput(f"agents must be a list of names, not {agents!r}", field="agents")
     limits.check("filter_values", len(agents), "agents")
     index = "run_queue_by_agent" if scope is None else "run_queue_by_tenant_agent"
     names = dict.fromkeys(scopes.name(agent, "agent", limits) for agent in agents)
-    return [(f"{within} AND agent = :agent_id", index, {**here, "agent_id": name}) for name in names]
+    return [(f"{tenant_clause} AND agent = :agent_id", index, {**tenant_params, "agent_id": name}) for name in names]
 
 
-async def _next(connection: Connection, taker: Taker, searches: Sequence[Search]) -> ClaimedRun | None:
-    """Go through the queue, oldest first, until a run can be had."""
+async def _claim_next(connection: Connection, claimer: Claimer, filters: Sequence[QueueFilter]) -> ClaimedRun | None:
+    """Go through the queue, oldest first, and claim the first run that is available."""
     after: tuple[int, str] = (0, _FIRST_ID)
-    for _ in range(MAX_LOOKS // CANDIDATES):
-        found = await _candidates(connection, taker, searches, after)
-        for _, run_id, tenant in found:
-            scope = scopes.Scope(text.unescape(tenant), taker.setting)
-            run = await taker.look(connection, scope, run_id)
+    for _ in range(MAX_CANDIDATES // CANDIDATE_BATCH):
+        candidates = await _candidates(connection, claimer, filters, after)
+        for _, run_id, tenant in candidates:
+            scope = scopes.Scope(text.unescape(tenant), claimer.setting)
+            run = await claimer.try_queued(connection, scope, run_id)
             if run is not None:
                 return ClaimedRun(scope.tenant, run)
-        if len(found) < CANDIDATES:
+        if len(candidates) < CANDIDATE_BATCH:
             break
-        after = found[-1][:2]
+        after = candidates[-1][:2]
     return None
 
 
 async def _candidates(
-    connection: Connection, taker: Taker, searches: Sequence[Search], after: tuple[int, str]
+    connection: Connection, claimer: Claimer, filters: Sequence[QueueFilter], after: tuple[int, str]
 ) -> list[tuple[int, str, str]]:
-    horizon = taker.now_us + 2 * taker.setting.limits.lease_ms * _MS_US
-    at = {
+    """Read the next queue entries of all filters together, oldest first: due time, run id and tenant."""
+    horizon = claimer.now_us + 2 * claimer.setting.limits.lease_ms * _MS_US
+    params = {
         "after_at": after[0],
         "after_id": after[1],
-        "now_at": taker.now_us,
+        "now_at": claimer.now_us,
         "horizon_at": horizon,
-        "limit": CANDIDATES,
+        "limit": CANDIDATE_BATCH,
     }
-    native = connection.dialect.native_time
-    found: list[tuple[int, str, str]] = []
-    for clause, index, about in searches:
-        rows = await queue.peek.all(connection, {**at, **about}, clause, index)
-        found += [(to_us(due) if native else due, run_id, tenant) for tenant, run_id, due in rows]
-    return sorted(found)[:CANDIDATES]
+    is_native = connection.dialect.native_time
+    candidates: list[tuple[int, str, str]] = []
+    for clause, index, filter_params in filters:
+        rows = await queue.peek.all(connection, {**params, **filter_params}, clause, index)
+        candidates += [(to_us(due) if is_native else due, run_id, tenant) for tenant, run_id, due in rows]
+    return sorted(candidates)[:CANDIDATE_BATCH]

@@ -1,8 +1,8 @@
-"""The ledger of tool calls: what a call is, what may be done with one that is not finished, and how intents are written.
+"""The ledger of tool calls: their data, the moves of an open call, and how intents are written.
 
-Intents are a group (see ``engines.protocol.Group``): whatever has queued up for one tenant is written together, on PostgreSQL
-with one statement. That way goes only what is plain: calls that nobody has seen before, of a run that the caller holds.
-Everything else is ``Unusual`` and is done again in a transaction, where there is time to look.
+Intents are a group (see ``engines.protocol.Group``): the queued intents of one tenant are written together, on PostgreSQL
+with one statement. This path handles only the plain case: new calls of a run that the caller holds. Every other intent raises
+``NeedsTransaction`` and is repeated in a transaction, which can read before it writes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Outcome = Literal["finished", "failed", "cancelled", "discarded", "unknown"]
 Action = Literal["run", "report", "ask", "wait"]
 CallVerb = Literal["begin", "snooze", "allow", "cancel", "discard"]
 
-OPEN: frozenset[CallStatus] = frozenset({"held", "ready", "begun"})
+OPEN_STATUSES: frozenset[CallStatus] = frozenset({"held", "ready", "begun"})
+"""Statuses of a call that has no outcome yet."""
 CALL_MOVES: Mapping[CallVerb, Mapping[CallStatus, CallStatus]] = MappingProxyType(
     {
         "begin": {"ready": "begun", "begun": "begun"},
@@ -40,13 +41,13 @@ CALL_MOVES: Mapping[CallVerb, Mapping[CallStatus, CallStatus]] = MappingProxyTyp
         "discard": {"held": "discarded", "ready": "discarded", "begun": "discarded"},
     }
 )
-"""Every legal move of a call. Besides, a step moves what is open to what it came to; what is not open never moves again."""
+"""All legal moves of a call. In addition, a step moves an open call to its outcome; a call with an outcome never moves again."""
 
 
 class ToolCall(Struct, frozen=True):
     """One call of a tool.
 
-    ``iteration`` is the step it was first intended for, ``step`` the one that took its outcome in. ``attempts`` counts how often
+    ``iteration`` is the step it was first intended for, ``step`` the one that contains its outcome. ``attempts`` counts how often
     it was begun.
     """
 
@@ -68,7 +69,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class NewToolCall(Struct, frozen=True, kw_only=True):
-    """A call to be recorded before it runs. With ``hold`` it is not to be run before a person allows it."""
+    """A call to record before it is made. With ``hold``, a person must allow it first."""
 
     id: str
     tool_name: str
@@ -78,7 +79,7 @@ class NewToolCall(Struct, frozen=True, kw_only=True):
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
-    """What a call came to. Without a ``status`` it is ``failed`` if there is an ``error`` and ``finished`` otherwise."""
+    """The outcome of a call. ``status`` defaults to ``failed`` if there is an ``error`` and to ``finished`` otherwise."""
 
     id: str
     result: Any = None
@@ -87,25 +88,25 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
 
 
 class PendingCall(Struct, frozen=True):
-    """A call that is not finished, and what is to be done about it.
+    """A call without an outcome, and the action to take.
 
-    ``run``: begin it, again or for the first time. ``report``: it may have happened and must not happen twice; tell the model.
-    ``ask``: only a person can say. ``wait``: somebody is at it, or it is snoozed.
+    ``run``: begin it, for the first time or again. ``report``: it may have happened and must not happen twice; tell the model.
+    ``ask``: a person must decide. ``wait``: its holder is making it, or it is snoozed.
     """
 
     call: ToolCall
     action: Action
 
 
-class Unusual(HoldfastError):
-    """Not what the straight path is for: to be looked at in a transaction."""
+class NeedsTransaction(HoldfastError):
+    """Raised for a write that the grouped path cannot do; it must be repeated in a transaction."""
 
 
 queries = Queries(__package__, "tool_calls.sql", ToolCall)
 
 
 class StoredCall(Struct, frozen=True, gc=False):
-    """A new call that was checked and is ready to be stored."""
+    """A new call that is validated and in its stored form."""
 
     id: str
     tool_name: str
@@ -115,18 +116,18 @@ class StoredCall(Struct, frozen=True, gc=False):
 
     @property
     def status(self) -> CallStatus:
-        """What it is at first."""
+        """The initial status."""
         return "held" if self.hold else "begun"
 
-    def same_as(self, there: ToolCall) -> bool:
-        """Whether recording this again means that call."""
-        return (self.tool_name, self.safety) == (text.escape(there.tool_name), there.safety) and text.identical(
-            text.load(self.tool_input), there.tool_input
+    def same_as(self, call: ToolCall) -> bool:
+        """Whether a recorded call has the same tool, safety and input."""
+        return (self.tool_name, self.safety) == (text.escape(call.tool_name), call.safety) and text.identical(
+            text.load(self.tool_input), call.tool_input
         )
 
 
 class Intent(Struct, frozen=True, gc=False):
-    """Calls, at least one, that the holder of a run is about to make: all of them are recorded or none."""
+    """One or more calls that the holder of a run is about to make; all of them are recorded or none."""
 
     tenant: str
     run_id: str
@@ -135,8 +136,8 @@ class Intent(Struct, frozen=True, gc=False):
     now_us: int
     most: int
 
-    def params(self, call: StoredCall, place: int, iteration: int = 0) -> dict[str, Any]:
-        """One call as the parameters of everything that writes it."""
+    def params(self, call: StoredCall, position: int, iteration: int = 0) -> dict[str, Any]:
+        """Return one call as the parameters of the statements that write it."""
         return {
             "tenant_id": self.tenant,
             "run_id": self.run_id,
@@ -147,13 +148,13 @@ class Intent(Struct, frozen=True, gc=False):
             "safety": call.safety,
             "status": call.status,
             "attempts": int(not call.hold),
-            "place": place,
+            "place": position,
             "iteration": iteration,
             "now_at": self.now_us,
         }
 
-    def made(self, iteration: int) -> list[ToolCall]:
-        """The calls as they are once they are recorded."""
+    def to_calls(self, iteration: int) -> list[ToolCall]:
+        """Return the calls as recorded."""
         at = from_us(self.now_us)
         return [
             ToolCall(
@@ -178,7 +179,7 @@ class Intent(Struct, frozen=True, gc=False):
 
 
 class IntentGroup:
-    """Intents of one tenant, done together."""
+    """Intents of one tenant that are written together."""
 
     mixes_keys = False
 
@@ -191,15 +192,15 @@ class IntentGroup:
     async def run(
         self, connection: Connection, items: Sequence[Intent], *, careful: bool
     ) -> Sequence[list[ToolCall] | Exception]:
-        if careful:  # there are calls with these ids already
-            return [Unusual() for _ in items]
+        if careful:  # calls with these ids exist already
+            return [NeedsTransaction() for _ in items]
         async with in_one_commit(connection):
             if in_one_statement(connection):
-                iterations = await _in_one_statement(connection, items)
+                iterations = await _record_in_one_statement(connection, items)
             else:
-                iterations = [await _one(connection, item) for item in items]
+                iterations = [await _record_one(connection, item) for item in items]
         return [
-            Unusual() if iteration is None else item.made(iteration)
+            NeedsTransaction() if iteration is None else item.to_calls(iteration)
             for item, iteration in zip(items, iterations, strict=True)
         ]
 
@@ -208,8 +209,10 @@ intent_group = IntentGroup()
 
 
 async def hold_run(connection: Connection, intent: Intent, more_calls: int) -> tuple[int, int] | None:
-    """The step that a run's holder is at and how many calls are open, if it is the holder and has room for so many more; its
-    lease is renewed."""
+    """Renew the run's lease, and return its iteration and its number of open calls.
+
+    Return ``None`` if the caller does not hold the run or the run has no room for ``more_calls``.
+    """
     params = {
         "tenant_id": intent.tenant,
         "run_id": intent.run_id,
@@ -223,30 +226,31 @@ async def hold_run(connection: Connection, intent: Intent, more_calls: int) -> t
 
 
 async def insert_calls(
-    connection: Connection, intent: Intent, calls: Sequence[StoredCall], at: tuple[int, int]
+    connection: Connection, intent: Intent, calls: Sequence[StoredCall], counts: tuple[int, int]
 ) -> None:
-    """Record new calls for a step, after those that are open."""
+    """Record new calls for a step, after the open ones; ``counts`` is the result of ``hold_run``."""
     if calls:
-        rows = [intent.params(call, place, at[0]) for place, call in enumerate(calls, at[1])]
+        rows = [intent.params(call, position, counts[0]) for position, call in enumerate(calls, counts[1])]
         await queries.insert.many(connection, rows)
 
 
-async def _one(connection: Connection, intent: Intent) -> int | None:
-    at = await hold_run(connection, intent, len(intent.calls))
-    if at is None:
+async def _record_one(connection: Connection, intent: Intent) -> int | None:
+    counts = await hold_run(connection, intent, len(intent.calls))
+    if counts is None:
         return None
-    await insert_calls(connection, intent, intent.calls, at)
-    return at[0]
+    await insert_calls(connection, intent, intent.calls, counts)
+    return counts[0]
 
 
-async def _in_one_statement(connection: Connection, intents: Sequence[Intent]) -> list[int | None]:
+async def _record_in_one_statement(connection: Connection, intents: Sequence[Intent]) -> list[int | None]:
+    """Record the intents that fit; return the iteration of each, or ``None`` where it does not fit."""
     rows = [
-        {**intent.params(call, place), "of": number}
+        {**intent.params(call, position), "of": number}
         for number, intent in enumerate(intents)
-        for place, call in enumerate(intent.calls)
+        for position, call in enumerate(intent.calls)
     ]
-    together: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
-    together.update(
+    arrays: dict[str, Any] = {name: [row[name] for row in rows] for name in _COLUMNS}
+    arrays.update(
         tenant_id=intents[0].tenant,
         most=intents[0].most,
         number=[*range(len(intents))],
@@ -255,34 +259,34 @@ async def _in_one_statement(connection: Connection, intents: Sequence[Intent]) -
         calls=[len(intent.calls) for intent in intents],
         created_at=[intent.now_us for intent in intents],
     )
-    found = dict(tuple(row) for row in await queries.intend_all.all(connection, together))
-    return [found.get(number) for number in range(len(intents))]
+    iterations = dict(tuple(row) for row in await queries.intend_all.all(connection, arrays))
+    return [iterations.get(number) for number in range(len(intents))]
 
 
 _COLUMNS = ("of", "id", "tool_name", "tool_input", "safety", "status", "place", "attempts")
 
 
 def stored_calls(calls: object, limits: Limits) -> list[StoredCall]:
-    """New calls, checked and in the form that is stored.
+    """Validate new calls and return them in their stored form.
 
     Raises:
-        InvalidInput: one of them is not acceptable, or two have the same id.
+        InvalidInput: one of them is invalid, or two have the same id.
         LimitExceeded: there are too many, or one is too large.
     """
-    if not isinstance(calls, Sequence) or not calls or not all(isinstance(each, NewToolCall) for each in calls):
-        raise InvalidInput("calls must be a list of NewToolCall, with at least one in it")
+    if not isinstance(calls, Sequence) or not calls or not all(isinstance(call, NewToolCall) for call in calls):
+        raise InvalidInput("calls must be a non-empty list of NewToolCall", field="calls")
     limits.check("open_tool_calls", len(calls), "calls")
-    stored = [_stored(call, limits) for call in calls]
-    if len({call.id for call in stored}) < len(stored):
-        raise InvalidInput("two calls have the same id")
-    return stored
+    validated = [_stored_call(call, limits) for call in calls]
+    if len({call.id for call in validated}) < len(validated):
+        raise InvalidInput("two calls have the same id", field="calls")
+    return validated
 
 
-def _stored(call: NewToolCall, limits: Limits) -> StoredCall:
+def _stored_call(call: NewToolCall, limits: Limits) -> StoredCall:
     if call.safety not in get_args(Safety):
-        raise InvalidInput(f"safety is one of {', '.join(get_args(Safety))}, not {call.safety!r}")
+        raise InvalidInput(f"safety must be one of {', '.join(get_args(Safety))}, not {call.safety!r}", field="safety")
     if not isinstance(call.hold, bool):
-        raise InvalidInput(f"hold must be true or false, not {call.hold!r}")
+        raise InvalidInput(f"hold must be true or false, not {call.hold!r}", field="hold")
     tool_input = text.dump(call.tool_input, depth=limits.json_depth)
     limits.check("tool_input_bytes", text.size(tool_input), "tool_input")
     return StoredCall(
@@ -291,7 +295,7 @@ def _stored(call: NewToolCall, limits: Limits) -> StoredCall:
 
 
 def call_id(value: object, limits: Limits) -> str:
-    """The id of a call, which is whatever the model's provider gave, in the form that is stored.
+    """Return the id of a call, which the model's provider chose, in its stored form.
 
     Raises:
         InvalidInput: it is empty or not text.
@@ -299,34 +303,36 @@ def call_id(value: object, limits: Limits) -> str:
     return scopes.name(value, "call id", limits)
 
 
-def begins(there: ToolCall, new: StoredCall, *, epoch: int, now_us: int) -> bool:
-    """Whether recording a call that is there already begins it once more; ``False`` means that it is the same intent again.
+def must_begin(recorded: ToolCall, new: StoredCall, *, epoch: int, now_us: int) -> bool:
+    """Whether an intent begins a recorded call again; ``False`` if it is a repetition of the recorded intent.
 
     Raises:
-        Conflict: it may not be begun.
+        Conflict: the call may not be begun.
     """
-    what = f"call {there.id!r} of run {there.run_id}"
-    if not new.same_as(there):
-        raise Conflict(f"{what} is there with another tool, input or safety")
-    if there.status not in OPEN:
-        raise Conflict(f"{what} is {there.status}; what is done is not done again")
-    if there.status == "held":
+    label = f"call {recorded.id!r} of run {recorded.run_id}"
+    if not new.same_as(recorded):
+        raise Conflict(f"{label} is recorded with another tool, input or safety")
+    if recorded.status not in OPEN_STATUSES:
+        raise Conflict(f"{label} is {recorded.status} and cannot be begun again")
+    if recorded.status == "held":
         if new.hold:
             return False
-        raise Conflict(f"{what} waits for a person to allow it")
-    if there.status == "ready":
-        if there.pause_until is not None and to_us(there.pause_until) > now_us:
-            raise Conflict(f"{what} is not to be begun before {there.pause_until.isoformat()}")
+        raise Conflict(f"{label} waits for a person to allow it")
+    if recorded.status == "ready":
+        if recorded.pause_until is not None and to_us(recorded.pause_until) > now_us:
+            raise Conflict(f"{label} cannot be begun before {recorded.pause_until.isoformat()}")
         return True
-    if there.epoch >= epoch:
+    if recorded.epoch >= epoch:
         return False
-    if there.safety != "idempotent":
-        raise Conflict(f"{what} was begun and never came back, and is {there.safety}: it must not be begun again")
+    if recorded.safety != "idempotent":
+        raise Conflict(
+            f"{label} was begun by an earlier holder and is {recorded.safety}: it may have happened, and must not be begun again"
+        )
     return True
 
 
 def action_of(call: ToolCall, *, run_status: str, run_epoch: int, now_us: int) -> Action:
-    """What is to be done about a call that is not finished."""
+    """Return the action to take for a call without an outcome."""
     if call.status == "held":
         return "ask"
     if call.status == "ready":
@@ -340,5 +346,5 @@ _AFTER_A_CRASH: Mapping[Safety, Action] = {"idempotent": "run", "at_most_once": 
 
 
 def call_of(connection: Connection, row: Row) -> ToolCall:
-    """A call from its row."""
+    """Return a call from its row."""
     return mapper(ToolCall, connection.dialect)([row])[0]

@@ -1,4 +1,4 @@
--- The queue is above all tenants and says only where to look; see run_queue.py.
+-- The queue of all tenants: it contains only when to examine a run; see leases.py.
 
 -- name: put
 INSERT INTO run_queue (tenant, run_id, agent, kind, due_at) VALUES (:tenant_id, :run_id, :agent_id, :kind, :due_at)
@@ -8,8 +8,8 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET kind = :kind, due_at = :due_at;
 DELETE FROM run_queue WHERE tenant = :tenant_id AND run_id = :run_id;
 
 -- name: peek
--- Where to look next, oldest first: what may be taken at any time, pauses that have ended, leases that have run out, and leases
--- that end later than any lease may, so that the clock must have gone back since. Each part comes out of an index.
+-- The next runs to examine, oldest first: pending runs, pauses that have ended, expired leases, and leases that end later than
+-- any lease may, because the clock has gone back since. Each part uses an index.
 SELECT tenant, run_id/*pg ::text*/, due_at FROM (
     SELECT * FROM (
         SELECT tenant, run_id, due_at FROM run_queue/*index*/

@@ -1,11 +1,11 @@
-"""Runs: executions of an agent in a session, that go on where they were however often whoever drives them dies.
+"""Runs: executions of an agent in a session that resume where they stopped, however often their process dies.
 
-A run is driven by whoever holds its lease (``leases``). Each iteration is committed as one *step*: the state, the messages, the
-outcomes of tool calls and the usage become visible together, or not at all. Going on after a crash means to claim the run,
-to ``load`` it and to do the next step.
+The holder of a run's lease drives it (see ``leases``). Each iteration is committed as one *step*: the state, the messages, the
+outcomes of tool calls and the usage become visible together, or not at all. To resume after a crash, claim the run,
+``load`` it and commit the next step.
 
-Every write of a holder brings the epoch that its claim gave. What is repeated because its answer was lost returns the first
-result; what comes too late, too early or from somebody who no longer holds the run is refused and changes nothing.
+Every write of a holder carries the epoch of its claim. A write that is repeated because its answer was lost returns the first
+result; a write that is out of order, or of a process that no longer holds the run, is refused and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ....ids import Id
 from ....ids import parse as parse_id
 from ...conversation.messages import NewMessage
 from . import ledger, starting
-from .ledger import OPEN, ToolCall, ToolOutcome, Unusual
+from .ledger import OPEN_STATUSES, NeedsTransaction, ToolCall, ToolOutcome
 from .states import (
     FINAL,
     Run,
@@ -38,15 +38,15 @@ from .states import (
     Verb,
     check_epoch,
     check_holder,
-    left_before,
-    lock_hidden,
+    is_repeated_exit,
+    lock_any_run,
     lock_run,
-    missing,
-    moment,
     move,
-    put_in_queue,
     queries,
+    run_not_found,
     run_of,
+    time_us,
+    update_queue,
 )
 from .step_log import CommittedStep, NewStep, Step, Usage, find_committed, find_step, new_step, step_group, write_steps
 from .tool_calls import open_calls
@@ -66,11 +66,11 @@ FILTERS = FilterColumns(
     metadata="metadata",
 )
 _MAX_LOADS = 10
-"""How often a run is looked at again because it went on while it was loaded."""
+"""How often a run is read again because it changed while it was loaded."""
 
 
 class LoadedRun(Struct, frozen=True):
-    """All that is needed to go on with a run: what it is, its last step, and the tool calls that no step has taken in yet."""
+    """All data needed to resume a run: the run, its last step, and the tool calls that no step contains yet."""
 
     run: Run
     step: Step | None
@@ -94,41 +94,42 @@ class AsyncRuns(TenantStore):
         max_attempts: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Run:
-        """A new run, ready to be claimed. Without an ``agent`` it is the session's.
+        """Start a run, ready to be claimed. ``agent`` defaults to the session's agent.
 
-        With an ``id`` of the caller's the call can be repeated and returns the run that is there; and a tool call of a
-        ``parent`` starts one run, however often it is tried. With ``parent_epoch``, only if the parent is still held so.
+        With an ``id`` chosen by the caller, the call can be repeated and returns the existing run; likewise, a tool call of a
+        ``parent`` starts one run, however often it is tried. With ``parent_epoch``, the parent must still be held under it.
 
         Raises:
-            NotFound: there is no such live session, parent or call.
-            Conflict: there is another run with this id or for this call, or the parent has ended.
-            Fenced: somebody else has claimed the parent since.
+            NotFound: the session, parent or call does not exist, or the session is deleted.
+            Conflict: another run has this id or was started for this call, or the parent has ended.
+            Fenced: another holder has claimed the parent since.
             LimitExceeded: the parent is ``run_depth`` deep already.
         """
         new = starting.new_run(self._scope, session_id, agent, id, max_attempts, metadata)
-        new.update(await starting.below(connection, self._scope, parent, parent_call, parent_epoch))
+        new.update(await starting.parent_params(connection, self._scope, parent, parent_call, parent_epoch))
         row = await queries.create.one(connection, new)
         if row is None:
             return await starting.find_started(connection, new)
         run = run_of(connection, row)
-        await put_in_queue(connection, self._scope, run, new["now_at"])
+        await update_queue(connection, self._scope, run, new["now_at"])
         return run
 
     @reads
     async def get(self, connection: Connection, run_id: Id) -> Run:
-        """One run.
+        """Return one run.
 
         Raises:
-            NotFound: there is none in a live session.
+            NotFound: the run does not exist, or its session is deleted.
         """
         return await self._get(connection, run_id)
 
     @reads
     async def load(self, connection: Connection, run_id: Id) -> LoadedRun:
-        """A run as of one moment, with what is needed to go on; it costs the same however many steps there are.
+        """Return a consistent view of a run with all data needed to resume it. The cost does not depend on the number of steps.
 
         Raises:
-            NotFound: there is none in a live session.
+            NotFound: the run does not exist, or its session is deleted.
+            Unavailable: the run changed each time it was read; try again.
         """
         for _ in range(_MAX_LOADS):
             run = await self._get(connection, run_id)
@@ -137,7 +138,7 @@ class AsyncRuns(TenantStore):
             progress, calls = await open_calls(connection, params)
             if (progress.iteration, progress.epoch) == (run.iteration, run.epoch):
                 return LoadedRun(run, step, calls)
-        raise Unavailable(f"run {run_id} went on each time it was loaded; try again")
+        raise Unavailable(f"run {run_id} changed each time it was loaded; try again")
 
     @reads
     async def list(
@@ -153,16 +154,16 @@ class AsyncRuns(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Runs, the one started last first. With ``limit``, a page; its ``next`` is the cursor of the one after.
+        """List runs, the one started last first. With ``limit``, one page; its ``next`` is the cursor of the next page.
 
         Raises:
-            InvalidFilter: a filter or the cursor is not understood.
+            InvalidFilter: a filter or the cursor is invalid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        plain = (("session_id", session), ("agent", agent), ("status", status), ("parent_run_id", parent))
-        filters = [Filter("eq", value, column=name) for name, value in plain if value is not None]
+        columns = {"session_id": session, "agent": agent, "status": status, "parent_run_id": parent}
+        filters = [Filter("eq", value, column=name) for name, value in columns.items() if value is not None]
         filters += [*equal_metadata(metadata), *filter_list(where)]
         clause = FILTERS.compile(filters, params, connection.dialect, limits) + after_clause(
             cursor, "runs", {"started_at": "time", "id": "id"}, params, connection.dialect
@@ -187,20 +188,20 @@ class AsyncRuns(TenantStore):
         stop_reason: str | None = None,
         pause_until: datetime | None = None,
     ) -> CommittedStep:
-        """Commit one iteration, all of it or nothing; it also renews the lease. ``iteration`` is the last one plus 1.
+        """Commit one iteration, all of it or nothing; this also renews the lease. ``iteration`` is the last one plus 1.
 
-        ``tool_calls`` says what calls came to that were intended before; what a person has decided meanwhile stands. With a
-        ``stop_reason`` the run is finished in the same commit, with ``pause_until`` it is paused. The same step again, with the
-        same content, returns the first result.
+        ``tool_calls`` are the outcomes of calls that were intended before; a person's decision in the meantime takes precedence.
+        With a ``stop_reason`` the run is finished in the same commit, with ``pause_until`` it is paused. Repeating a step with
+        the same content returns the first result.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
-            Conflict: the caller does not hold the run, it is at another iteration, this iteration was committed with another
-                content, a tool call is not open, or a message with one of the ids is there.
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
+            Conflict: the caller does not hold the run, it is at another iteration, this iteration was committed with other
+                content, a tool call is not open, or a message with one of the ids exists.
         """
         check_epoch(epoch)
-        ends = _ends(self._scope, stop_reason, pause_until)
+        exit = _exit_changes(self._scope, stop_reason, pause_until)
         new = new_step(
             self._scope,
             parse_id(run_id, "run id"),
@@ -212,37 +213,37 @@ class AsyncRuns(TenantStore):
             usage=usage,
             last_tool_result=last_tool_result,
             snapshot=snapshot,
-            ends=[*ends.values()],
+            exit=[*exit.values()],
         )
-        if not ends:
+        if not exit:
             try:
                 return await self._engine.grouped(step_group, new)
-            except Unusual:
-                pass  # whatever it is, it is looked at below
-        return await self._engine.write(lambda connection: self._step(connection, new, ends))
+            except NeedsTransaction:
+                pass  # handled in a transaction below
+        return await self._engine.write(lambda connection: self._step(connection, new, exit))
 
     @writes
     async def pause(self, connection: Connection, run_id: Id, *, epoch: int, until: datetime | None = None) -> Run:
-        """Let go of a run until a time, from which on it can be claimed; or, without one, until it is resumed.
+        """Pause a run and release it, until a time from which it can be claimed; or, without one, until it is resumed.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
             Conflict: the caller does not hold it.
         """
-        until_us = None if until is None else moment(until, "until")
+        until_us = None if until is None else time_us(until, "until")
         return await self._leave(
             connection, run_id, epoch, "wait" if until is None else "pause", pause_until_at=until_us
         )
 
     @writes
     async def resume(self, connection: Connection, run_id: Id) -> Run:
-        """Have a run that is paused, waits or has failed be claimed again, as if it had never been tried. Needs no lease.
+        """Make a paused, waiting or failed run claimable again, with no attempts counted. Needs no lease.
 
-        One that is pending or running already is returned as it is.
+        A pending or running run is returned unchanged.
 
         Raises:
-            NotFound: there is no such run in a live session.
+            NotFound: the run does not exist, or its session is deleted.
             Conflict: it is completed or cancelled.
         """
         run = await lock_run(connection, self._scope, run_id)
@@ -252,35 +253,36 @@ class AsyncRuns(TenantStore):
 
     @writes
     async def finish(self, connection: Connection, run_id: Id, *, epoch: int, stop_reason: str) -> Run:
-        """The run has come to its end.
+        """End a run as completed.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
-            Conflict: the caller does not hold it, or a tool call of it is still open.
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
+            Conflict: the caller does not hold it, or it has an open tool call.
         """
         reason = scopes.name(stop_reason, "stop_reason", self._scope.limits)
         return await self._leave(connection, run_id, epoch, "finish", stop_reason=reason)
 
     @writes
     async def fail(self, connection: Connection, run_id: Id, *, epoch: int, error: str) -> Run:
-        """The run cannot go on. ``resume`` can have it tried again.
+        """End a run as failed. ``resume`` can make it claimable again.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
             Conflict: the caller does not hold it.
         """
-        said = scopes.free_text(error, "error", self._scope.limits)
-        return await self._leave(connection, run_id, epoch, "fail", stop_reason="error", error=said)
+        message = scopes.free_text(error, "error", self._scope.limits)
+        return await self._leave(connection, run_id, epoch, "fail", stop_reason="error", error=message)
 
     @writes
     async def cancel(self, connection: Connection, run_id: Id, *, reason: str | None = None) -> Run:
-        """End a run from outside, with all that it has started: its holder can write no more, and its open tool calls and the
-        runs below it are cancelled too. Needs no lease. Repeating it is fine.
+        """End a run from outside, with everything it has started. Needs no lease. Can be repeated.
+
+        Its holder can no longer write, and its open tool calls and its child runs are cancelled, too.
 
         Raises:
-            NotFound: there is no such run in a live session.
+            NotFound: the run does not exist, or its session is deleted.
             Conflict: it has completed or failed.
         """
         error = None if reason is None else scopes.free_text(reason, "reason", self._scope.limits)
@@ -288,14 +290,14 @@ class AsyncRuns(TenantStore):
         if run.status == "cancelled":
             return run
         cancelled = await self._cancel(connection, run, error)
-        below = await self._children(connection, run.id)
-        while below:
-            child_id, is_open = below.popleft()
+        children = await self._children(connection, run.id)
+        while children:
+            child_id, is_open = children.popleft()
             if is_open:
-                child, _ = await lock_hidden(connection, self._scope, child_id)
-                if child.status not in FINAL:  # it may have ended while it was waited for
+                child, _ = await lock_any_run(connection, self._scope, child_id)
+                if child.status not in FINAL:  # it may have ended before it could be locked
                     await self._cancel(connection, child, error)
-            below += await self._children(connection, child_id)
+            children += await self._children(connection, child_id)
         return cancelled
 
     async def _cancel(self, connection: Connection, run: Run, error: str | None) -> Run:
@@ -314,14 +316,14 @@ class AsyncRuns(TenantStore):
     async def _get(self, connection: Connection, run_id: str) -> Run:
         row = await queries.get.one(connection, self._scope.params(run_id=parse_id(run_id, "run id")))
         if row is None:
-            raise missing(run_id)
+            raise run_not_found(run_id)
         return run_of(connection, row)
 
     async def _leave(self, connection: Connection, run_id: str, epoch: int, verb: Verb, **changes: Any) -> Run:
-        """A holder gives its run up, one way or another; the same again is fine."""
+        """Make a move with which a holder gives up its run. Can be repeated."""
         check_epoch(epoch)
         run = await lock_run(connection, self._scope, run_id)
-        if left_before(run, epoch, verb, changes):
+        if is_repeated_exit(run, epoch, verb, changes):
             return run
         check_holder(run, epoch)
         return await self._end(connection, run, verb, **changes)
@@ -329,38 +331,40 @@ class AsyncRuns(TenantStore):
     async def _end(self, connection: Connection, run: Run, verb: Verb, **changes: Any) -> Run:
         if verb == "finish":
             _, calls = await open_calls(connection, self._scope.params(run_id=run.id))
-            there = [call.id for call in calls if call.status in OPEN]
-            if there:
-                raise Conflict(f"run {run.id} has open tool calls: {', '.join(there[:5])}; finish or cancel them first")
+            open_ids = [call.id for call in calls if call.status in OPEN_STATUSES]
+            if open_ids:
+                raise Conflict(
+                    f"run {run.id} has open tool calls: {', '.join(open_ids[:5])}; finish or cancel them first"
+                )
         attempts = run.attempts if verb == "fail" else 0
         return await move(
             connection, self._scope, run, verb, now_us=self._scope.clock.now_us(), attempts=attempts, **changes
         )
 
-    async def _step(self, connection: Connection, new: NewStep, ends: Mapping[str, Any]) -> CommittedStep:
-        """What is unusual about a step: that it ends the run, that it is there already, or a reason to refuse it."""
+    async def _step(self, connection: Connection, new: NewStep, exit: Mapping[str, Any]) -> CommittedStep:
+        """Commit a step that the grouped path cannot: it ends the run, was committed before, or must be refused."""
         run = await lock_run(connection, self._scope, new.run_id)
-        found = await find_committed(connection, new, run.session_id)
-        if found is not None and found[0]:
-            return found[1]
+        committed = await find_committed(connection, new, run.session_id)
+        if committed is not None and committed[0]:
+            return committed[1]
         check_holder(run, new.epoch)
-        if found is not None:
-            raise Conflict(f"step {new.iteration} of run {run.id} was committed with another content")
+        if committed is not None:
+            raise Conflict(f"step {new.iteration} of run {run.id} was committed with other content")
         if new.iteration != run.iteration + 1:
             raise Conflict(
                 f"run {run.id} is at step {run.iteration}; the next is {run.iteration + 1}, not {new.iteration}"
             )
         try:
             async with connection.savepoint():
-                (done,) = await write_steps(connection, [new])
+                (step,) = await write_steps(connection, [new])
         except AlreadyExists:
-            raise Conflict("a message with one of the ids of this step is there already") from None
-        if done is None:
+            raise Conflict(f"a message with an id of step {new.iteration} of run {run.id} already exists") from None
+        if step is None:
             raise Conflict(f"a tool call that step {new.iteration} of run {run.id} finishes is not open")
-        if ends:
-            verb: Verb = "finish" if "stop_reason" in ends else "pause"
-            await self._end(connection, run, verb, **ends)
-        return done
+        if exit:
+            verb: Verb = "finish" if "stop_reason" in exit else "pause"
+            await self._end(connection, run, verb, **exit)
+        return step
 
 
 class Runs(Blocking[AsyncRuns]):
@@ -378,10 +382,10 @@ class Runs(Blocking[AsyncRuns]):
     cancel = blocking(AsyncRuns.cancel)
 
 
-def _ends(scope: scopes.Scope, stop_reason: str | None, pause_until: datetime | None) -> dict[str, Any]:
-    """What a step does to its run besides, as the changes of a move."""
+def _exit_changes(scope: scopes.Scope, stop_reason: str | None, pause_until: datetime | None) -> dict[str, Any]:
+    """Return the changes of the move with which a step finishes or pauses its run; empty if the run continues."""
     if stop_reason is not None and pause_until is not None:
-        raise InvalidInput("a step finishes the run or pauses it, not both")
+        raise InvalidInput("a step finishes the run or pauses it, not both: pass stop_reason or pause_until")
     if stop_reason is not None:
         return {"stop_reason": scopes.name(stop_reason, "stop_reason", scope.limits)}
-    return {} if pause_until is None else {"pause_until_at": moment(pause_until, "pause_until")}
+    return {} if pause_until is None else {"pause_until_at": time_us(pause_until, "pause_until")}

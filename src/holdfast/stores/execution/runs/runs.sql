@@ -1,4 +1,4 @@
--- A run is seen as long as its session is: a deleted session hides its runs, and a restored one brings them back.
+-- A run is visible as long as its session is: a deleted session hides its runs, and a restored one shows them again.
 -- "(deleted_at IS NULL) IS TRUE": see sessions.sql.
 
 -- name: create
@@ -17,7 +17,7 @@ WHERE r.tenant_id = :tenant_id AND r.id = :run_id
               WHERE s.tenant_id = :tenant_id AND s.id = r.session_id AND (s.deleted_at IS NULL) IS TRUE);
 
 -- name: of_call
--- The run that a call of a tool has started.
+-- The run that was started for a tool call.
 SELECT /*columns Run*/ * FROM runs
 WHERE tenant_id = :tenant_id AND parent_run_id = :parent_run_id AND parent_call_id = :parent_call_id;
 
@@ -30,7 +30,7 @@ ORDER BY started_at DESC, id DESC
 LIMIT :limit;
 
 -- name: lock
--- A run, hidden or not, held until the transaction ends; and whether its session is there.
+-- Locks a run, hidden or not, until the transaction ends; also returns whether its session is live.
 SELECT /*columns Run r*/ *,
        EXISTS (SELECT 1 FROM sessions AS s
                WHERE s.tenant_id = :tenant_id AND s.id = r.session_id AND (s.deleted_at IS NULL) IS TRUE)
@@ -38,7 +38,7 @@ FROM runs AS r WHERE r.tenant_id = :tenant_id AND r.id = :run_id
 /*pg FOR NO KEY UPDATE OF r*/;
 
 -- name: look
--- The same, but not if somebody holds it: who writes to a run is alive.
+-- Like lock, but skips a run that another transaction has locked: its writer is alive.
 SELECT /*columns Run r*/ *,
        EXISTS (SELECT 1 FROM sessions AS s
                WHERE s.tenant_id = :tenant_id AND s.id = r.session_id AND (s.deleted_at IS NULL) IS TRUE)
@@ -49,7 +49,7 @@ FROM runs AS r WHERE r.tenant_id = :tenant_id AND r.id = :run_id
 SELECT 1 FROM runs WHERE tenant_id = :tenant_id AND id = :run_id;
 
 -- name: move
--- From one status to another, if it still is what it was when it was looked at.
+-- Moves a run to another status if its status and epoch have not changed since it was read.
 UPDATE runs SET
     status = :status,
     epoch = :new_epoch,
@@ -71,12 +71,12 @@ WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'r
 RETURNING /*columns Run*/ *;
 
 -- name: doubt
--- Somebody has seen that the lease has run out.
+-- Records when a claim first saw that the lease had expired.
 UPDATE runs SET doubted_at = :now_at
 WHERE tenant_id = :tenant_id AND id = :run_id AND epoch = :epoch AND status = 'running';
 
 -- name: children
--- The runs that a run has started, and whether they are still to be ended.
+-- The child runs of a run, and whether they are still open.
 SELECT id /*pg ::text*/, finished_at IS NULL FROM runs/*index*/
 WHERE tenant_id = :tenant_id AND parent_run_id = :run_id
 ORDER BY id;

@@ -1,4 +1,4 @@
-"""Starting a run: its row, its place below another run, and what a repeated start returns."""
+"""Starting a run: its row, its parent, and the result of a repeated start."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def new_run(
     max_attempts: int | None,
     metadata: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The parameters of a new run.
+    """Return the parameters of a new run.
 
     Raises:
-        InvalidInput: something about it is not acceptable.
+        InvalidInput: an argument is invalid.
     """
     new_id = scope.ids.new() if id is None else parse_id(id, "run id")
     return scope.params(
@@ -44,50 +44,50 @@ def new_run(
     )
 
 
-async def below(
+async def parent_params(
     connection: Connection, scope: scopes.Scope, parent: str | None, call: str | None, epoch: int | None
 ) -> dict[str, Any]:
-    """The parameters that put a new run below another, which is locked.
+    """Lock the parent of a new run, if it has one, and return the parameters that refer to it.
 
     Raises:
-        NotFound: there is no such parent, or it has no such call.
+        NotFound: the parent or its call does not exist.
         Conflict: the parent has ended.
         Fenced: the caller no longer holds the parent.
     """
     if parent is None:
         if call is not None or epoch is not None:
-            raise InvalidInput("parent_call and parent_epoch go with a parent")
+            raise InvalidInput("parent_call and parent_epoch need a parent", field="parent")
         return {"parent_run_id": None, "parent_call_id": None, "depth": 0}
-    above = await lock_run(connection, scope, parent)
+    run = await lock_run(connection, scope, parent)
     if epoch is not None:
-        check_holder(above, epoch)
-    if above.status in FINAL:
-        raise Conflict(f"run {above.id} is {above.status}; nothing can be started below it")
-    scope.limits.check("run_depth", above.depth + 1, "runs one below the other")
-    stored = None if call is None else ledger.call_id(call, scope.limits)
-    if stored is not None:
-        row = await ledger.queries.get.one(connection, scope.params(run_id=above.id, id=stored))
+        check_holder(run, epoch)
+    if run.status in FINAL:
+        raise Conflict(f"run {run.id} is {run.status} and cannot start child runs")
+    scope.limits.check("run_depth", run.depth + 1, "nested runs")
+    call_id = None if call is None else ledger.call_id(call, scope.limits)
+    if call_id is not None:
+        row = await ledger.queries.get.one(connection, scope.params(run_id=run.id, id=call_id))
         if row is None:
-            raise NotFound(f"run {above.id} has no call {call!r}; intend it first")
-    return {"parent_run_id": above.id, "parent_call_id": stored, "depth": above.depth + 1}
+            raise NotFound(f"run {run.id} has no call {call!r}; intend it first", noun="call", key=str(call))
+    return {"parent_run_id": run.id, "parent_call_id": call_id, "depth": run.depth + 1}
 
 
 async def find_started(connection: Connection, new: dict[str, Any]) -> Run:
-    """The run that an earlier start with the same arguments made.
+    """Return the run of an earlier start with the same arguments.
 
     Raises:
-        NotFound: there is no such live session.
+        NotFound: the session does not exist or is deleted.
         Conflict: another run has this id, or belongs to this call.
     """
     row = await queries.get.one(connection, new)
     if row is None and new["parent_call_id"] is not None:
         row = await queries.of_call.one(connection, new)
     if row is None:
-        raise NotFound(f"there is no session {new['session_id']} here")
+        raise NotFound(f"session {new['session_id']!r} does not exist", noun="session", key=new["session_id"])
     run = run_of(connection, row)
     agent = run.agent if new["agent_id"] is None else text.unescape(new["agent_id"])
     call = None if new["parent_call_id"] is None else text.unescape(new["parent_call_id"])
-    wanted = (new["session_id"], agent, new["parent_run_id"], call)
-    if wanted != (run.session_id, run.agent, run.parent_run_id, run.parent_call_id):
-        raise Conflict(f"there is another run {run.id}, in session {run.session_id}, by this id or for this call")
+    new_key = (new["session_id"], agent, new["parent_run_id"], call)
+    if new_key != (run.session_id, run.agent, run.parent_run_id, run.parent_call_id):
+        raise Conflict(f"another run {run.id}, in session {run.session_id}, has this id or was started for this call")
     return run

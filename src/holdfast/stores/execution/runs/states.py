@@ -1,19 +1,19 @@
-"""What a run can be, how it gets from one status to another, and what everybody asks who writes to one.
+"""The statuses of a run, its legal moves, and the checks that every write to a run makes.
 
 ==========  ============================================================  ==============================================
-status      meaning                                                       comes after
+status      meaning                                                       reached by
 ==========  ============================================================  ==============================================
 pending     may be claimed at any time                                    start, release, resume
-running     somebody holds it, for as long as the lease is renewed        claim
+running     held by a worker, as long as the lease is renewed             claim
 paused      may be claimed from ``pause_until`` on                        pause with a time
 waiting     waits for ``resume``: for a person, or for another run        pause without a time
-completed   came to its end                                               finish, or a step with ``stop_reason``
-failed      came to an end that can be resumed                            fail, or one claim too many that came to nothing
+completed   ended successfully                                            finish, or a step with ``stop_reason``
+failed      ended with an error; can be resumed                           fail, or too many claims without a step
 cancelled   was ended from outside                                        cancel
 ==========  ============================================================  ==============================================
 
-Every claim raises the run's *epoch*, and so does everything that takes the run away from its holder. Whoever writes brings the
-epoch of its claim; with an older one it is refused, however alive it feels.
+Every claim raises the run's *epoch*, and so does every move that takes the run away from its holder. Each write carries the
+epoch of its claim; a write with an older epoch is refused, even if its process is still alive.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ MOVES: Mapping[Verb, Mapping[Status, Status]] = MappingProxyType(
         "resume": {"paused": "pending", "waiting": "pending", "failed": "pending"},
     }
 )
-"""Every legal move: from which status a verb leads to which. There is no other."""
+"""All legal moves: the resulting status by verb and current status."""
 
 FINAL: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 _FENCING: frozenset[Verb] = frozenset({"claim", "give_up", "cancel"})
-"""The moves that whoever held the run has not made itself."""
+"""The moves that end a holder's lease without its consent."""
 _MS_US = MICROSECONDS // 1_000
 
 
 class Run(Struct, frozen=True):
     """One execution of an agent in a session.
 
-    ``attempts`` counts claims in a row that came to nothing. ``holder`` and the lease are there while it is running.
+    ``attempts`` counts claims in a row without a step. ``holder`` and the lease fields are set while it is running.
     """
 
     id: Id
@@ -96,19 +96,19 @@ queries = Queries(__package__, "runs.sql", Run)
 queue = Queries(__package__, "run_queue.sql")
 
 
-def after(run: Run, verb: Verb) -> Status:
-    """The status a run gets by a move.
+def next_status(run: Run, verb: Verb) -> Status:
+    """Return the status of a run after a move.
 
     Raises:
         Conflict: the move is not legal.
     """
     status = MOVES[verb].get(run.status)
     if status is None:
-        raise Conflict(f"run {run.id} is {run.status}; only what is {' or '.join(MOVES[verb])} can {_SAID[verb]}")
+        raise Conflict(f"run {run.id} is {run.status}; only a {' or '.join(MOVES[verb])} run can {_PASSIVE[verb]}")
     return status
 
 
-_SAID: Mapping[Verb, str] = {
+_PASSIVE: Mapping[Verb, str] = {
     "claim": "be claimed",
     "give_up": "be given up",
     "release": "be released",
@@ -122,64 +122,64 @@ _SAID: Mapping[Verb, str] = {
 
 
 async def lock_run(connection: Connection, scope: scopes.Scope, run_id: str) -> Run:
-    """A run, held until the transaction ends.
+    """Return a run, locked until the transaction ends.
 
     Raises:
-        NotFound: there is none in a live session.
+        NotFound: the run does not exist, or its session is deleted.
     """
-    run, is_seen = await lock_hidden(connection, scope, run_id)
-    if not is_seen:
-        raise missing(run_id)
+    run, is_visible = await lock_any_run(connection, scope, run_id)
+    if not is_visible:
+        raise run_not_found(run_id)
     return run
 
 
-async def lock_hidden(connection: Connection, scope: scopes.Scope, run_id: str) -> tuple[Run, bool]:
-    """The same, also where a deleted session hides the run; and whether it is seen.
+async def lock_any_run(connection: Connection, scope: scopes.Scope, run_id: str) -> tuple[Run, bool]:
+    """Lock a run even if its session is deleted; return it, and whether it is visible.
 
     Raises:
-        NotFound: there is none.
+        NotFound: the run does not exist.
     """
     row = await queries.lock.one(connection, scope.params(run_id=parse_id(run_id, "run id")))
     if row is None:
-        raise missing(run_id)
+        raise run_not_found(run_id)
     return run_of(connection, row[:-1]), bool(row[-1])
 
 
 def check_holder(run: Run, epoch: int) -> None:
-    """Refuse a writer who does not hold the run.
+    """Raise an error if a writer with this epoch does not hold the run.
 
     Raises:
-        Fenced: somebody else has claimed it since, or it was taken away.
-        Conflict: nobody holds it.
+        Fenced: another holder has claimed it since, or it was taken away.
+        Conflict: no holder has this epoch, or the run is not running.
     """
     check_epoch(epoch)
     if epoch < run.epoch:
         raise Fenced(f"run {run.id} is at epoch {run.epoch} and {run.status}; epoch {epoch} may no longer write")
     if epoch > run.epoch:
-        raise Conflict(f"run {run.id} is at epoch {run.epoch}; no claim has given epoch {epoch} yet")
+        raise Conflict(f"run {run.id} is at epoch {run.epoch}; no claim has returned epoch {epoch} yet")
     if run.status != "running":
         raise Conflict(f"run {run.id} is {run.status}; claim it before writing to it")
 
 
 def check_epoch(epoch: int) -> None:
-    """Refuse what cannot be an epoch.
+    """Raise an error if a value is not an epoch.
 
     Raises:
         InvalidInput: it is not a whole number.
     """
     if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch < 2**62:
-        raise InvalidInput(f"epoch is the whole number that the claim gave, not {epoch!r}")
+        raise InvalidInput(f"epoch must be the whole number that the claim returned, not {epoch!r}", field="epoch")
 
 
 async def move(
     connection: Connection, scope: scopes.Scope, run: Run, verb: Verb, *, now_us: int, **changes: Any
 ) -> Run:
-    """Move a run that is held from one status to another, and tell the queue. What ``changes`` does not say is cleared.
+    """Move a locked run to another status and update the queue. Columns that are not in ``changes`` are reset.
 
     Raises:
         Conflict: the move is not legal.
     """
-    status = after(run, verb)
+    status = next_status(run, verb)
     new = {
         "status": status,
         "new_epoch": run.epoch + (verb in _FENCING),
@@ -196,14 +196,14 @@ async def move(
     params = scope.params(run_id=run.id, epoch=run.epoch, was=run.status, **new)
     row = await queries.move.one(connection, params)
     if row is None:
-        raise Conflict(f"run {run.id} was changed meanwhile; read it again")
+        raise Conflict(f"run {run.id} was changed concurrently; read it again")
     moved = run_of(connection, row)
-    await put_in_queue(connection, scope, moved, now_us)
+    await update_queue(connection, scope, moved, now_us)
     return moved
 
 
-async def put_in_queue(connection: Connection, scope: scopes.Scope, run: Run, now_us: int) -> None:
-    """Have the queue say when to look at a run, or forget it."""
+async def update_queue(connection: Connection, scope: scopes.Scope, run: Run, now_us: int) -> None:
+    """Queue a run for the time at which it may be claimed, or remove it from the queue."""
     if run.status == "pending":
         await enqueue(connection, scope, run, "ready", now_us)
     elif run.status == "paused" and run.pause_until is not None:
@@ -217,73 +217,74 @@ async def put_in_queue(connection: Connection, scope: scopes.Scope, run: Run, no
 async def enqueue(
     connection: Connection, scope: scopes.Scope, run: Run, kind: Literal["ready", "paused", "leased"], due_us: int
 ) -> None:
-    """Have the queue say when to look at a run."""
+    """Queue a run for a time."""
     params = scope.params(run_id=run.id, agent_id=text.escape(run.agent), kind=kind, due_at=due_us)
     await queue.put.all(connection, params)
 
 
 async def dequeue(connection: Connection, scope: scopes.Scope, run_ids: Sequence[str]) -> None:
-    """Have the queue forget some runs."""
+    """Remove runs from the queue."""
     if run_ids:
         await queue.remove.many(connection, [scope.params(run_id=run_id) for run_id in run_ids])
 
 
-def lease(setting: scopes.Setting, holder: str, ttl_ms: int, now_us: int) -> dict[str, Any]:
-    """What a run holds of a lease.
+def lease_columns(setting: scopes.Setting, holder: str, ttl_ms: int, now_us: int) -> dict[str, Any]:
+    """Return the columns of a new lease.
 
     Raises:
-        InvalidInput: the holder or the time is not acceptable.
+        InvalidInput: the holder or the duration is invalid.
+        LimitExceeded: the duration is over ``lease_ms``.
     """
     return {
         "lease_holder": scopes.name(holder, "holder", setting.limits),
-        "lease_ms": checked_ttl(setting, ttl_ms),
+        "lease_ms": check_ttl(setting, ttl_ms),
         "lease_until_at": now_us + ttl_ms * _MS_US,
     }
 
 
-def checked_ttl(setting: scopes.Setting, ttl_ms: int) -> int:
-    """The milliseconds of a lease.
+def check_ttl(setting: scopes.Setting, ttl_ms: int) -> int:
+    """Validate and return the duration of a lease, in milliseconds.
 
     Raises:
-        InvalidInput: it is not a whole number from 1 on.
+        InvalidInput: it is not a whole number of at least 1.
         LimitExceeded: it is over ``lease_ms``.
     """
     setting.limits.check("lease_ms", whole_number(ttl_ms, "ttl_ms", minimum=1), "ttl_ms")
     return ttl_ms
 
 
-def moment(value: datetime, what: str) -> int:
-    """A time the caller gave, in microseconds.
+def time_us(value: datetime, field: str) -> int:
+    """Return a time argument in microseconds.
 
     Raises:
         InvalidInput: it is not a datetime with a time zone.
     """
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidInput(f"{what} must be a datetime with a time zone, not {value!r}")
-    return to_us(value, what)
+        raise InvalidInput(f"{field} must be a datetime with a time zone, not {value!r}", field=field)
+    return to_us(value, field)
 
 
 def run_of(connection: Connection, row: Row) -> Run:
-    """A run from its row."""
+    """Return a run from its row."""
     return mapper(Run, connection.dialect)([row])[0]
 
 
-def missing(run_id: str) -> NotFound:
-    """The error for a run that is not there."""
-    return NotFound(f"there is no run {run_id} here")
+def run_not_found(run_id: str) -> NotFound:
+    """Return the error for a run that does not exist or whose session is deleted."""
+    return NotFound(f"run {run_id!r} does not exist", noun="run", key=str(run_id))
 
 
-def left_before(run: Run, epoch: int, verb: Verb, changes: Mapping[str, Any]) -> bool:
-    """Whether a holder has left its run in this way before."""
+def is_repeated_exit(run: Run, epoch: int, verb: Verb, changes: Mapping[str, Any]) -> bool:
+    """Whether a holder has already given up its run with this move and these changes."""
     until = None if run.pause_until is None else to_us(run.pause_until)
     return (run.status, run.epoch, until, run.stop_reason, run.error) == (
         MOVES[verb]["running"],
         epoch,
         changes.get("pause_until_at"),
-        _said(changes.get("stop_reason")),
-        _said(changes.get("error")),
+        _unescape(changes.get("stop_reason")),
+        _unescape(changes.get("error")),
     )
 
 
-def _said(stored: str | None) -> str | None:
-    return None if stored is None else text.unescape(stored)
+def _unescape(value: str | None) -> str | None:
+    return None if value is None else text.unescape(value)

@@ -1,8 +1,9 @@
-"""How a step is committed: state, messages, outcomes of tool calls and usage together, or nothing of it.
+"""Commits steps: state, messages, outcomes of tool calls and usage together, or nothing.
 
-Steps are a group (see ``engines.protocol.Group``): whatever has queued up for one tenant is written together. On PostgreSQL
-that is one statement; on SQLite it is one statement for each table, inside the writer's shared commit. That way goes only what
-is plain: the next step of a run that the caller holds. Everything else is ``Unusual`` and is looked at in a transaction.
+Steps are a group (see ``engines.protocol.Group``): the queued steps of one tenant are written together. On PostgreSQL
+that is one statement; on SQLite it is one statement per table, inside the writer's shared commit. This path handles only the
+plain case: the next step of a run that the caller holds. Every other step raises ``NeedsTransaction`` and is repeated in a
+transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ....core.queries import Queries, omit_default
 from ....core.rows import Column, mapper
 from ....engines.dialect import Dialect
 from ....engines.protocol import Connection, Row, in_one_commit, in_one_statement
-from ....errors import InvalidInput, NotFound
+from ....errors import InvalidInput
 from ....ids import Id
 from ....limits import Limits
 from ...conversation import message_log
@@ -33,13 +34,14 @@ from ...conversation.messages import NewMessage
 from ...conversation.new_entries import new_entry
 from ...conversation.views import LAST
 from . import ledger
-from .ledger import Outcome, ToolOutcome, Unusual, call_id
+from .ledger import NeedsTransaction, Outcome, ToolOutcome, call_id
+from .states import run_not_found
 
 
 class Step(Struct, frozen=True):
     """One committed iteration of a run.
 
-    ``first_seq`` and ``last_seq`` are the places of its messages in the session's log; ``None`` where it has none.
+    ``first_seq`` and ``last_seq`` are the positions of its messages in the session's log; ``None`` if it has no messages.
     """
 
     run_id: Id
@@ -56,14 +58,14 @@ class Step(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What a step has used up of the model."""
+    """The model tokens that a step has used."""
 
     input_tokens: int = 0
     output_tokens: int = 0
 
 
 class CommittedStep(Struct, frozen=True):
-    """What a step made, and whether it brought the session to the point where its policy wants it compacted."""
+    """The result of a step: the step, its messages, and whether the session's policy makes a compaction due."""
 
     step: Step
     messages: list[Message]
@@ -73,8 +75,8 @@ class CommittedStep(Struct, frozen=True):
 queries = Queries(__package__, "steps.sql", Step, Message, parts=message_log.queries)
 
 
-class Settled(Struct, frozen=True, gc=False):
-    """What a tool call came to, checked and ready to be stored."""
+class StoredOutcome(Struct, frozen=True, gc=False):
+    """The outcome of a tool call, validated and in its stored form."""
 
     id: str
     status: str
@@ -83,7 +85,7 @@ class Settled(Struct, frozen=True, gc=False):
 
 
 class NewStep(Struct, frozen=True, gc=False):
-    """A step that was checked and is ready to be stored."""
+    """A step that is validated and in its stored form."""
 
     tenant: str
     run_id: str
@@ -91,7 +93,7 @@ class NewStep(Struct, frozen=True, gc=False):
     iteration: int
     state: str
     entries: Sequence[LogEntry]
-    outcomes: Sequence[Settled]
+    outcomes: Sequence[StoredOutcome]
     usage: Usage
     last_tool_result: str | None
     snapshot: str | None
@@ -99,7 +101,7 @@ class NewStep(Struct, frozen=True, gc=False):
     now_us: int
 
     def params(self) -> dict[str, Any]:
-        """It as the parameters of everything that writes it."""
+        """Return the step as the parameters of the statements that write it."""
         return {
             "tenant_id": self.tenant,
             "run_id": self.run_id,
@@ -115,12 +117,12 @@ class NewStep(Struct, frozen=True, gc=False):
             "now_at": self.now_us,
         }
 
-    def made(self, session_id: str, place: int | None, due: bool) -> CommittedStep:
-        """It as it is once it is stored, its first message at this place."""
+    def to_committed(self, session_id: str, first_seq: int | None, is_due: bool) -> CommittedStep:
+        """Return the step as stored, with its first message at position ``first_seq``."""
         messages: list[Message] = []
-        if place is not None and self.entries:
+        if first_seq is not None and self.entries:
             append = Append(self.tenant, session_id, self.entries, self.now_us)
-            messages = append_result(append, (place, due)).messages
+            messages = append_result(append, (first_seq, is_due)).messages
         step = Step(
             self.run_id,
             self.iteration,
@@ -134,11 +136,11 @@ class NewStep(Struct, frozen=True, gc=False):
             None if self.snapshot is None else text.unescape(self.snapshot),
             from_us(self.now_us),
         )
-        return CommittedStep(step, messages, bool(due))
+        return CommittedStep(step, messages, bool(is_due))
 
 
 class StepGroup:
-    """Steps of one tenant, done together."""
+    """Steps of one tenant that are written together."""
 
     mixes_keys = False
 
@@ -151,61 +153,61 @@ class StepGroup:
     async def run(
         self, connection: Connection, items: Sequence[NewStep], *, careful: bool
     ) -> Sequence[CommittedStep | Exception]:
-        if careful:  # a message, or the step itself, is there already
-            return [Unusual() for _ in items]
+        if careful:  # a message, or the step itself, exists already
+            return [NeedsTransaction() for _ in items]
         is_bare = in_one_statement(connection) and not any(item.entries or item.outcomes for item in items)
-        write = _bare if is_bare else write_steps
+        write = _write_bare if is_bare else write_steps
         async with in_one_commit(connection):
-            return [Unusual() if done is None else done for done in await write(connection, items)]
+            return [NeedsTransaction() if step is None else step for step in await write(connection, items)]
 
 
 step_group = StepGroup()
 
 
 async def write_steps(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
-    """Commit the steps that fit; ``None`` where one does not.
+    """Commit the steps that fit; ``None`` where one does not fit.
 
     Raises:
-        AlreadyExists: a message with one of the ids is there.
-        NotFound: the session of one was deleted meanwhile.
+        AlreadyExists: a message with one of the ids exists.
+        NotFound: the session of one was deleted concurrently.
     """
     if in_one_statement(connection):
-        return await _in_one_statement(connection, steps)
-    return [await _statement_by_statement(connection, step) for step in steps]
+        return await _write_in_one_statement(connection, steps)
+    return [await _write_statement_by_statement(connection, step) for step in steps]
 
 
-async def _statement_by_statement(connection: Connection, step: NewStep) -> CommittedStep | None:
+async def _write_statement_by_statement(connection: Connection, step: NewStep) -> CommittedStep | None:
     params = step.params()
-    # They are in the form that is stored already, and must not be escaped twice.
+    # The ids are already in their stored form, and must not be escaped twice.
     calls = [outcome.id for outcome in step.outcomes]
     params["call_ids"] = calls if connection.dialect is Dialect.POSTGRES else msgspec.json.encode(calls).decode()
     row = await queries.advance_run.one(connection, params)
     if row is None:
         return None
-    session_id, found = row[0], None
+    session_id, appended_at = row[0], None
     if step.entries:
-        found = await append_at(connection, Append(step.tenant, session_id, step.entries, step.now_us))
-        if found is None:  # deleted since the guard has seen it; what was written is undone
-            raise NotFound(f"there is no run {step.run_id} here")
-    params["first_seq"] = None if found is None else found[0]
-    params["last_seq"] = None if found is None else found[0] + len(step.entries) - 1
+        appended_at = await append_at(connection, Append(step.tenant, session_id, step.entries, step.now_us))
+        if appended_at is None:  # the session was deleted after the guard; the transaction is rolled back
+            raise run_not_found(step.run_id)
+    params["first_seq"] = None if appended_at is None else appended_at[0]
+    params["last_seq"] = None if appended_at is None else appended_at[0] + len(step.entries) - 1
     await queries.insert_step.one(connection, params)
     if step.outcomes:
-        settled = [{**params, **_outcome_params(outcome)} for outcome in step.outcomes]
-        await ledger.queries.settle_call.many(connection, settled)
+        rows = [{**params, **_outcome_params(outcome)} for outcome in step.outcomes]
+        await ledger.queries.settle_call.many(connection, rows)
     if row[1]:
         await ledger.queries.take_in_calls.all(connection, params)
-    return step.made(session_id, *((None, False) if found is None else found[:2]))
+    return step.to_committed(session_id, *((None, False) if appended_at is None else appended_at[:2]))
 
 
-def _outcome_params(outcome: Settled) -> dict[str, Any]:
+def _outcome_params(outcome: StoredOutcome) -> dict[str, Any]:
     return {"id": outcome.id, "status": outcome.status, "result": outcome.result, "error": outcome.error}
 
 
-async def _in_one_statement(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
+async def _write_in_one_statement(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
     rows = [step.params() for step in steps]
-    together: dict[str, Any] = {name: [row[name] for row in rows] for name in _STEP_COLUMNS}
-    together.update(
+    arrays: dict[str, Any] = {name: [row[name] for row in rows] for name in _STEP_COLUMNS}
+    arrays.update(
         tenant_id=steps[0].tenant,
         number=[*range(len(steps))],
         rows=[len(step.entries) for step in steps],
@@ -214,37 +216,45 @@ async def _in_one_statement(connection: Connection, steps: Sequence[NewStep]) ->
         step_at=[step.now_us for step in steps],
     )
     messages = [
-        (of, place, entry, step.now_us, step.now_us)
-        for of, step in enumerate(steps)
-        for place, entry in enumerate(step.entries)
+        (number, offset, entry, step.now_us, step.now_us)
+        for number, step in enumerate(steps)
+        for offset, entry in enumerate(step.entries)
     ]
-    together.update(message_arrays(messages))
-    outcomes = [(of, outcome) for of, step in enumerate(steps) for outcome in step.outcomes]
-    together.update(
-        {f"call_{name}": [getattr(each, name) for _, each in outcomes] for name in Settled.__struct_fields__}
+    arrays.update(message_arrays(messages))
+    outcomes = [(number, outcome) for number, step in enumerate(steps) for outcome in step.outcomes]
+    arrays.update(
+        {
+            f"call_{name}": [getattr(outcome, name) for _, outcome in outcomes]
+            for name in StoredOutcome.__struct_fields__
+        }
     )
-    together["call_of"] = [of for of, _ in outcomes]
-    found: dict[int, Row] = {row[0]: row for row in await queries.commit_all.all(connection, together)}
-    return [step.made(*found[of][1:]) if of in found else None for of, step in enumerate(steps)]
+    arrays["call_of"] = [number for number, _ in outcomes]
+    committed: dict[int, Row] = {row[0]: row for row in await queries.commit_all.all(connection, arrays)}
+    return [
+        step.to_committed(*committed[number][1:]) if number in committed else None for number, step in enumerate(steps)
+    ]
 
 
-async def _bare(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
-    """Commit steps without messages and outcomes; ``None`` where one does not fit, or something else is to be looked at."""
+async def _write_bare(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
+    """Commit steps without messages and outcomes; ``None`` where one does not fit or needs the full statement."""
     if len(steps) == 1:
-        only = await queries.commit_one_bare.one(connection, steps[0].params())
-        return [None if only is None else steps[0].made(only[0], None, False)]
+        session = await queries.commit_one_bare.one(connection, steps[0].params())
+        return [None if session is None else steps[0].to_committed(session[0], None, False)]
     rows = [step.params() for step in steps]
-    together: dict[str, Any] = {name: [row[name] for row in rows] for name in _BARE_COLUMNS}
-    together |= {name: omit_default([row[name] for row in rows], usual) for name, usual in _SELDOM.items()}
-    together.update(tenant_id=steps[0].tenant, number=[*range(len(steps))], created_at=[step.now_us for step in steps])
-    found: dict[int, Row] = {row[0]: row for row in await queries.commit_bare.all(connection, together)}
-    return [step.made(found[of][1], None, False) if of in found else None for of, step in enumerate(steps)]
+    arrays: dict[str, Any] = {name: [row[name] for row in rows] for name in _BARE_COLUMNS}
+    arrays |= {name: omit_default([row[name] for row in rows], default) for name, default in _RARE_COLUMNS.items()}
+    arrays.update(tenant_id=steps[0].tenant, number=[*range(len(steps))], created_at=[step.now_us for step in steps])
+    committed: dict[int, Row] = {row[0]: row for row in await queries.commit_bare.all(connection, arrays)}
+    return [
+        step.to_committed(committed[number][1], None, False) if number in committed else None
+        for number, step in enumerate(steps)
+    ]
 
 
 _BARE_COLUMNS = ("run_id", "epoch", "iteration", "state", "fingerprint")
-_SELDOM: Mapping[str, Any] = {"last_tool_result": None, "snapshot": None, "input_tokens": 0, "output_tokens": 0}
-"""What few steps have, and what the others have in its place."""
-_STEP_COLUMNS = (*_BARE_COLUMNS, *_SELDOM, "calls")
+_RARE_COLUMNS: Mapping[str, Any] = {"last_tool_result": None, "snapshot": None, "input_tokens": 0, "output_tokens": 0}
+"""Columns that most steps leave at their default, and these defaults."""
+_STEP_COLUMNS = (*_BARE_COLUMNS, *_RARE_COLUMNS, "calls")
 
 
 def new_step(
@@ -259,100 +269,101 @@ def new_step(
     usage: Usage | None,
     last_tool_result: str | None,
     snapshot: str | None,
-    ends: Sequence[Any],
+    exit: Sequence[Any],
 ) -> NewStep:
-    """A step, checked as a whole before anything is queued. ``ends`` is what else tells it from another.
+    """Validate a whole step before it is queued. ``exit`` contains further values that identify the step.
 
     Raises:
-        InvalidInput: something about it is not acceptable.
-        LimitExceeded: something about it is too large.
+        InvalidInput: an argument is invalid.
+        LimitExceeded: an argument is too large.
     """
     limits = scope.limits
     whole_number(iteration, "iteration", minimum=1, maximum=MAX_NUMBER - 1)
-    stored = text.dump(state, depth=limits.json_depth)
-    limits.check("state_bytes", text.size(stored), "state")
+    encoded_state = text.dump(state, depth=limits.json_depth)
+    limits.check("state_bytes", text.size(encoded_state), "state")
     entries = _entries(scope, messages)
-    outcomes = _settled(tool_calls, limits)
-    usage = _checked_usage(usage)
-    last = None if last_tool_result is None else _result_text(last_tool_result, limits)
-    kept = None if snapshot is None else scopes.name(snapshot, "snapshot", limits)
-    given = [
-        stored,
-        # With the token counts that were given: one that was estimated may come out otherwise when the step is repeated.
+    outcomes = _stored_outcomes(tool_calls, limits)
+    usage = _validate_usage(usage)
+    last_result = None if last_tool_result is None else _result_text(last_tool_result, limits)
+    snapshot_id = None if snapshot is None else scopes.name(snapshot, "snapshot", limits)
+    content = [
+        encoded_state,
+        # With the caller's token counts: an estimated count may differ when the step is repeated.
         [
             [message.id, *astuple(replace(entry, token_count=message.token_count or 0))[1:]]
             for message, entry in zip(messages, entries, strict=True)
         ],
         [astuple(outcome) for outcome in outcomes],
         astuple(usage),
-        last,
-        kept,
-        ends,
+        last_result,
+        snapshot_id,
+        exit,
     ]
     return NewStep(
         scope.stored_tenant,
         run_id,
         epoch,
         iteration,
-        stored,
+        encoded_state,
         entries,
         outcomes,
         usage,
-        last,
-        kept,
-        _fingerprint(given),
+        last_result,
+        snapshot_id,
+        _fingerprint(content),
         scope.clock.now_us(),
     )
 
 
-def _fingerprint(given: Any) -> str:
-    return hashlib.blake2b(msgspec.msgpack.encode(given), digest_size=16).hexdigest()
+def _fingerprint(content: Any) -> str:
+    return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).hexdigest()
 
 
 def _entries(scope: scopes.Scope, messages: object) -> list[LogEntry]:
     new = list_of(NewMessage, messages, "messages")
     scope.limits.check("batch_rows", len(new), "messages")
-    entries = [new_entry(scope, *astuple(each)) for each in new]
+    entries = [new_entry(scope, *astuple(message)) for message in new]
     if len({entry.id for entry in entries}) < len(entries):
-        raise InvalidInput("two messages of one step have the same id")
+        raise InvalidInput("two messages of one step have the same id", field="messages")
     return entries
 
 
-def _settled(outcomes: object, limits: Limits) -> list[Settled]:
-    given = list_of(ToolOutcome, outcomes, "tool_calls")
-    limits.check("open_tool_calls", len(given), "tool_calls")
-    settled = [_stored_outcome(outcome, limits) for outcome in given]
-    if len({each.id for each in settled}) < len(settled):
-        raise InvalidInput("a step finishes a tool call once")
-    return settled
+def _stored_outcomes(tool_calls: object, limits: Limits) -> list[StoredOutcome]:
+    outcomes = list_of(ToolOutcome, tool_calls, "tool_calls")
+    limits.check("open_tool_calls", len(outcomes), "tool_calls")
+    validated = [_stored_outcome(outcome, limits) for outcome in outcomes]
+    if len({outcome.id for outcome in validated}) < len(validated):
+        raise InvalidInput("a step has two outcomes of one tool call", field="tool_calls")
+    return validated
 
 
-def _stored_outcome(outcome: ToolOutcome, limits: Limits) -> Settled:
+def _stored_outcome(outcome: ToolOutcome, limits: Limits) -> StoredOutcome:
     status = outcome.status or ("finished" if outcome.error is None else "failed")
     if status not in get_args(Outcome):
-        raise InvalidInput(f"the status of an outcome is one of {', '.join(get_args(Outcome))}, not {status!r}")
+        message = f"the status of an outcome must be one of {', '.join(get_args(Outcome))}, not {status!r}"
+        raise InvalidInput(message, field="status")
     result = None if outcome.result is None else text.dump(outcome.result, depth=limits.json_depth)
     limits.check("tool_result_bytes", 0 if result is None else text.size(result), "result")
     error = None if outcome.error is None else scopes.free_text(outcome.error, "error", limits)
-    return Settled(call_id(outcome.id, limits), status, result, error)
+    return StoredOutcome(call_id(outcome.id, limits), status, result, error)
 
 
 def _result_text(value: object, limits: Limits) -> str:
     return scopes.free_text(value, "last_tool_result", limits, limit="tool_result_bytes")
 
 
-def _checked_usage(usage: object) -> Usage:
+def _validate_usage(usage: object) -> Usage:
     if usage is None:
         return Usage()
     if not isinstance(usage, Usage):
-        raise InvalidInput("usage must be a Usage")
+        raise InvalidInput(f"usage must be a Usage, not {usage!r}", field="usage")
     for count in astuple(usage):
         whole_number(count, "a number of tokens", maximum=2**53 - 1)
     return usage
 
 
 async def find_committed(connection: Connection, step: NewStep, session_id: str) -> tuple[bool, CommittedStep] | None:
-    """The step that is there under this run and iteration, and whether it is the same; or ``None``."""
+    """Return the step committed for this run and iteration, and whether it is the same step; or ``None``."""
     params = step.params()
     row = await queries.fingerprint.one(connection, params)
     if row is None:
@@ -362,12 +373,12 @@ async def find_committed(connection: Connection, step: NewStep, session_id: str)
     if first is not None:
         where = {**params, "session_id": session_id, "first_seq": first, "last_seq": last}
         messages = mapper(Message, connection.dialect)(await queries.messages.all(connection, where))
-    there = await find_step(connection, params)
-    assert there is not None
-    return (fingerprint, epoch) == (step.fingerprint, step.epoch), CommittedStep(there, messages)
+    committed = await find_step(connection, params)
+    assert committed is not None
+    return (fingerprint, epoch) == (step.fingerprint, step.epoch), CommittedStep(committed, messages)
 
 
 async def find_step(connection: Connection, params: Mapping[str, Any]) -> Step | None:
-    """One step of a run, or ``None``."""
+    """Return one step of a run, or ``None``."""
     row = await queries.get.one(connection, params)
     return None if row is None else mapper(Step, connection.dialect)([row])[0]

@@ -1,4 +1,4 @@
-"""Steps: the committed iterations of a run, to look at. They are made by ``runs.step``."""
+"""Reads steps, the committed iterations of a run. ``runs.step`` commits them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ....ids import parse as parse_id
 from . import states
 from .step_log import Step, find_step, queries
 
-_MOST = 2**62
+_END = 2**62
+"""An iteration above every other."""
 
 
 class AsyncSteps(TenantStore):
@@ -24,16 +25,16 @@ class AsyncSteps(TenantStore):
 
     @reads
     async def get(self, connection: Connection, run_id: Id, iteration: int) -> Step:
-        """One step.
+        """Return one step.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the run or the step does not exist, or the session is deleted.
         """
-        params = await self._seen(connection, run_id)
-        found = await find_step(connection, {**params, "iteration": _number(iteration)})
-        if found is None:
-            raise NotFound(f"run {run_id} has no step {iteration}")
-        return found
+        params = await self._run_params(connection, run_id)
+        step = await find_step(connection, {**params, "iteration": _iteration(iteration)})
+        if step is None:
+            raise NotFound(f"run {run_id} has no step {iteration}", noun="step", key=str(iteration))
+        return step
 
     @reads
     async def list(
@@ -45,29 +46,29 @@ class AsyncSteps(TenantStore):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Step]:
-        """The steps of a run in their order, or from the last one with ``newest_first``. With ``limit``, a page.
+        """List the steps of a run in order, or from the last one with ``newest_first``. With ``limit``, one page.
 
         Raises:
-            NotFound: there is no such run in a live session.
+            NotFound: the run does not exist, or its session is deleted.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         listing = "steps-newest" if newest_first else "steps"
-        (at,) = decode_cursor(cursor, listing, int) if cursor is not None else (_MOST if newest_first else 0,)
+        (start,) = decode_cursor(cursor, listing, int) if cursor is not None else (_END if newest_first else 0,)
         params = {
-            **await self._seen(connection, run_id),
+            **await self._run_params(connection, run_id),
             "limit": rows_to_read(limit, limits),
-            "after": at,
-            "before": at,
+            "after": start,
+            "before": start,
         }
         query = queries.list_newest if newest_first else queries.list
         steps = mapper(Step, connection.dialect)(await query.all(connection, params))
         return page(steps, limit, limits, "steps", lambda last: encode_cursor(listing, last.iteration))
 
-    async def _seen(self, connection: Connection, run_id: str) -> dict[str, Any]:
+    async def _run_params(self, connection: Connection, run_id: str) -> dict[str, Any]:
         params = self._scope.params(run_id=parse_id(run_id, "run id"))
         if await states.queries.get.one(connection, params) is None:
-            raise states.missing(run_id)
+            raise states.run_not_found(run_id)
         return params
 
 
@@ -78,5 +79,5 @@ class Steps(Blocking[AsyncSteps]):
     list = blocking(AsyncSteps.list)
 
 
-def _number(iteration: int) -> int:
-    return whole_number(iteration, "iteration", maximum=_MOST - 1)
+def _iteration(value: int) -> int:
+    return whole_number(value, "iteration", maximum=_END - 1)

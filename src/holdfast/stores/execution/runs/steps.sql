@@ -1,7 +1,7 @@
 -- name: advance_run @sqlite
--- The first half of a step, and its guard: the run is held under this epoch, the step is the next one, its session is there, and
--- the calls it finishes are open. SQLite, and PostgreSQL where Citus distributes the tables, go on from there statement by statement;
--- otherwise PostgreSQL does it all in one.
+-- The first statement of a step, and its guard: the run is held under this epoch, the step is the next one, its session is live,
+-- and the calls it finishes are open. SQLite, and PostgreSQL where Citus distributes the tables, continue statement by statement;
+-- otherwise PostgreSQL writes everything in one statement.
 UPDATE runs SET
     iteration = :iteration,
     attempts = 0,
@@ -45,9 +45,9 @@ VALUES (:tenant_id, :run_id, :iteration, :epoch, :state, :last_tool_result, :fir
         :input_tokens, :output_tokens, :snapshot, :fingerprint, :now_at);
 
 -- name: commit_all @postgres
--- Whole steps of everybody in a group: one statement is one round trip and one flush for all. First it is settled which of them
--- fit, and their runs and sessions are held, in one order for everybody. What is written to sessions and messages is what an
--- append writes (see message_log.sql), except that the places of a session's messages are shared out among the steps that fit.
+-- All steps of a group: one statement is one round trip and one flush for all. It first selects the steps that fit and locks
+-- their runs and sessions, in one order for all callers. It writes to sessions and messages what an append writes (see
+-- message_log.sql), except that the positions in a session's log are allocated among the steps that fit.
 WITH new AS (
     SELECT * FROM unnest(:number::bigint[], :run_id::uuid[], :epoch::bigint[], :iteration::bigint[], :state::jsonb[],
                          :last_tool_result::text[], :snapshot::text[], :fingerprint::text[], :input_tokens::bigint[],
@@ -125,9 +125,9 @@ WITH new AS (
 SELECT number, session_id::text, first_seq, COALESCE(due, FALSE) FROM head;
 
 -- name: commit_bare @postgres
--- The same for steps without messages and outcomes, as most are that only note how far a program is: a third of the time. Where a
--- person has decided about a call meanwhile, the step does not fit, and is committed by the statement above. A column in which
--- nobody has anything is sent empty: unnest fills it up with NULL.
+-- Like commit_all, for steps without messages and outcomes, which most programs use to record progress: it takes a third of the
+-- time. If a person has decided about a call in the meantime, the step does not fit and is committed by commit_all. A column in
+-- which no step has a value is sent empty: unnest fills it with NULL.
 WITH fit AS (
     SELECT n.*, r.session_id
     FROM unnest(:number::bigint[], :run_id::uuid[], :epoch::bigint[], :iteration::bigint[], :state::jsonb[],
@@ -164,7 +164,7 @@ WITH fit AS (
 SELECT number, session_id::text FROM fit;
 
 -- name: commit_one_bare @postgres
--- The same for a step that is alone, which is what one worker makes: without arrays, a sixth less.
+-- Like commit_bare, for a single step, as one worker makes it: without arrays it takes a sixth less time.
 WITH fit AS (
     SELECT r.session_id
     FROM runs AS r
@@ -200,7 +200,7 @@ SELECT /*columns Step*/ * FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration = :iteration;
 
 -- name: fingerprint
--- What the step was given, to compare, and where its messages are.
+-- The fingerprint of the step's content, and the positions of its messages.
 SELECT fingerprint, epoch, first_seq, last_seq FROM run_steps
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND iteration = :iteration;
 

@@ -1,18 +1,18 @@
-"""Tool calls: what a run was about to do, written down before it is done.
+"""Tool calls: a run records each call before it makes it.
 
-A call is recorded as intended in a commit of its own, then it runs, and the step that carries its result finishes it. So after
-a crash it is known of every call whether it was finished, and of those that were not what may be done with them, which
-depends on how safe the tool says it is to run twice:
+A call is recorded as intended in a commit of its own, then it runs, and the step with its result finishes it. So after a
+crash it is known of every call whether it was finished. The action for an unfinished call depends on whether the tool
+is safe to run twice:
 
 =============  ==========================================================================================
-safety         an attempt that never came back
+safety         an attempt whose outcome is unknown
 =============  ==========================================================================================
 idempotent     is run again
 at_most_once   is reported as of unknown outcome, and never run again
 ask            waits until a person allows it, cancels it or discards it
 =============  ==========================================================================================
 
-A call that is finished is never offered again. A tool that wants to be called later snoozes its call, which uses up no
+A finished call is never offered again. A tool that wants to be called later snoozes its call, which uses up no
 attempt. A call can also be held from the beginning, until a person allows it.
 """
 
@@ -36,38 +36,38 @@ from ....ids import parse as parse_id
 from . import states
 from .ledger import (
     CALL_MOVES,
-    OPEN,
+    OPEN_STATUSES,
     CallVerb,
     Intent,
+    NeedsTransaction,
     NewToolCall,
     PendingCall,
     ToolCall,
-    Unusual,
     action_of,
-    begins,
     call_id,
     call_of,
     hold_run,
     insert_calls,
     intent_group,
+    must_begin,
     queries,
     stored_calls,
 )
-from .states import Run, check_epoch, check_holder, lock_run, moment
+from .states import Run, check_epoch, check_holder, lock_run, time_us
 
 
 class AsyncToolCalls(TenantStore):
     """The tool calls of one tenant's runs."""
 
     async def intend(self, run_id: Id, *, epoch: int, calls: Sequence[NewToolCall]) -> Sequence[ToolCall]:
-        """Record calls before they are made, all or none of them, in one commit; it also renews the lease.
+        """Record calls before they are made, all or none of them, in one commit; this also renews the lease.
 
-        The same intent again returns what is there. A call that is there and may be run again is begun once more.
+        Repeating an intent returns the recorded calls. A recorded call that may run again is begun again.
 
         Raises:
-            NotFound: there is no such run in a live session.
-            Fenced: somebody else has claimed the run since.
-            Conflict: the caller does not hold the run, a call is there with another content, or it may not be begun (again).
+            NotFound: the run does not exist, or its session is deleted.
+            Fenced: another holder has claimed the run since.
+            Conflict: the caller does not hold the run, a call is recorded with other content, or it may not be begun.
             LimitExceeded: the run has too many open calls.
         """
         check_epoch(epoch)
@@ -82,125 +82,127 @@ class AsyncToolCalls(TenantStore):
         )
         try:
             return await self._engine.grouped(intent_group, intent)
-        except Unusual:
+        except NeedsTransaction:
             return await self._engine.write(lambda connection: self._intend(connection, intent))
 
     @reads
     async def pending(self, connection: Connection, run_id: Id) -> Sequence[PendingCall]:
-        """The calls of a run that are not finished, oldest first, and what is to be done about each.
+        """List the unfinished calls of a run, oldest first, each with the action to take.
 
         Raises:
-            NotFound: there is no such run in a live session.
+            NotFound: the run does not exist, or its session is deleted.
         """
         run, calls = await open_calls(connection, self._params(run_id))
         now = self._scope.clock.now_us()
         return [
             PendingCall(call, action_of(call, run_status=run.status, run_epoch=run.epoch, now_us=now))
             for call in calls
-            if call.status in OPEN
+            if call.status in OPEN_STATUSES
         ]
 
     @reads
     async def get(self, connection: Connection, run_id: Id, id: str) -> ToolCall:
-        """One call.
+        """Return one call.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the run or the call does not exist, or the session is deleted.
         """
         params = self._params(run_id, id)
-        await _seen_run(connection, params)
+        await _check_run(connection, params)
         return await _get(connection, params)
 
     @reads
     async def list(self, connection: Connection, run_id: Id) -> Sequence[ToolCall]:
-        """All calls of a run, in the order they were intended.
+        """List all calls of a run, in the order they were intended.
 
         Raises:
-            NotFound: there is no such run in a live session.
+            NotFound: the run does not exist, or its session is deleted.
             LimitExceeded: there are more than ``list_rows``.
         """
-        most = self._scope.limits.list_rows
+        maximum = self._scope.limits.list_rows
         params = self._params(run_id)
-        await _seen_run(connection, params)
-        rows = await queries.list.all(connection, {**params, "limit": most + 1})
-        if len(rows) > most:
-            raise LimitExceeded(f"the run has more than list_rows = {most:,} tool calls")
+        await _check_run(connection, params)
+        rows = await queries.list.all(connection, {**params, "limit": maximum + 1})
+        if len(rows) > maximum:
+            message = f"run {run_id} has more than list_rows = {maximum:,} tool calls"
+            raise LimitExceeded(message, limit="list_rows", maximum=maximum)
         return mapper(ToolCall, connection.dialect)(rows)
 
     @writes
     async def snooze(self, connection: Connection, run_id: Id, id: str, *, epoch: int, until: datetime) -> ToolCall:
-        """The tool, which has done nothing, wants to be called later. That uses up no attempt.
+        """Postpone a call whose tool has done nothing yet. This uses up no attempt.
 
         Raises:
-            NotFound: there is no such call.
-            Fenced: somebody else has claimed the run since.
+            NotFound: the call does not exist.
+            Fenced: another holder has claimed the run since.
             Conflict: the caller does not hold the run, or the call is finished or held.
         """
-        until_us = moment(until, "until")
+        until_us = time_us(until, "until")
         params = self._params(run_id, id)
         check_holder(await lock_run(connection, self._scope, run_id), epoch)
-        there = await _get(connection, params)
-        fewer = int(there.status == "begun")
-        return await self._change(connection, params, there, "snooze", pause_until_at=until_us, fewer_attempts=fewer)
+        call = await _get(connection, params)
+        fewer_attempts = int(call.status == "begun")
+        return await self._change(
+            connection, params, call, "snooze", pause_until_at=until_us, fewer_attempts=fewer_attempts
+        )
 
     @writes
     async def allow(self, connection: Connection, run_id: Id, id: str) -> ToolCall:
-        """A person allows a call that was held, or to be made again though it may have happened. Needs no lease.
+        """Allow a held call as a person's decision, or allow a call that may have happened to be made again. Needs no lease.
 
-        A run that waits for it is woken by ``runs.resume``.
+        If the run waits for the decision, wake it with ``runs.resume``.
 
         Raises:
-            NotFound: there is no such call.
-            Conflict: it is finished, somebody is at it, or it must not be run twice.
+            NotFound: the call does not exist.
+            Conflict: it is finished, its holder is making it, or it must not run twice.
         """
         params = self._params(run_id, id)
         run = await lock_run(connection, self._scope, run_id)
-        there = await _get(connection, params)
-        if there.status == "ready" and there.pause_until is None:
-            return there
-        if there.status == "begun":
-            _check_again(there, run)
-        return await self._change(connection, params, there, "allow")
+        call = await _get(connection, params)
+        if call.status == "ready" and call.pause_until is None:
+            return call
+        if call.status == "begun":
+            _check_may_repeat(call, run)
+        return await self._change(connection, params, call, "allow")
 
     @writes
     async def cancel(self, connection: Connection, run_id: Id, id: str, *, reason: str | None = None) -> ToolCall:
-        """A call is not to be made, or its result is not waited for; the model is told. Needs no lease. Repeating it is fine.
+        """Cancel a call: it is not made, or its result is not awaited; the model is told. Needs no lease. Can be repeated.
 
         Raises:
-            NotFound: there is no such call.
-            Conflict: it is finished otherwise.
+            NotFound: the call does not exist.
+            Conflict: it has another outcome.
         """
         return await self._end(connection, run_id, id, "cancel", reason)
 
     @writes
     async def discard(self, connection: Connection, run_id: Id, id: str, *, reason: str | None = None) -> ToolCall:
-        """A call is dropped: it is neither to be made nor to be spoken of. Needs no lease. Repeating it is fine.
+        """Discard a call: it is not made, and the model is not told about it. Needs no lease. Can be repeated.
 
         Raises:
-            NotFound: there is no such call.
-            Conflict: it is finished otherwise.
+            NotFound: the call does not exist.
+            Conflict: it has another outcome.
         """
         return await self._end(connection, run_id, id, "discard", reason)
 
     async def _intend(self, connection: Connection, intent: Intent) -> Sequence[ToolCall]:
-        """What is unusual about an intent: calls that are there already, or a reason to refuse it."""
+        """Record an intent that the grouped path cannot: calls are recorded already, or it must be refused."""
         run = await lock_run(connection, self._scope, intent.run_id)
         check_holder(run, intent.epoch)
         params = self._scope.params(run_id=run.id)
-        again = [(call, await _find(connection, {**params, "id": call.id})) for call in intent.calls]
-        new = [call for call, found in again if found is None]
-        begun = [
+        pairs = [(call, await _find(connection, {**params, "id": call.id})) for call in intent.calls]
+        new = [call for call, recorded in pairs if recorded is None]
+        to_begin = [
             call
-            for call, found in again
-            if found is not None and begins(found, call, epoch=intent.epoch, now_us=intent.now_us)
+            for call, recorded in pairs
+            if recorded is not None and must_begin(recorded, call, epoch=intent.epoch, now_us=intent.now_us)
         ]
-        at = await hold_run(connection, intent, len(new))
-        if at is None:
-            raise LimitExceeded(
-                f"run {run.id} would have more than open_tool_calls = {intent.most:,} calls that no step has taken in"
-            )
-        await insert_calls(connection, intent, new, at)
-        for call in begun:
+        counts = await hold_run(connection, intent, len(new))
+        if counts is None:
+            message = f"run {run.id} would have more than open_tool_calls = {intent.most:,} calls that no step contains"
+            raise LimitExceeded(message, limit="open_tool_calls", maximum=intent.most)
+        await insert_calls(connection, intent, new, counts)
+        for call in to_begin:
             await queries.begin.all(connection, {**params, "id": call.id, "epoch": run.epoch, "now_at": intent.now_us})
         return [await _get(connection, {**params, "id": call.id}) for call in intent.calls]
 
@@ -208,21 +210,21 @@ class AsyncToolCalls(TenantStore):
         error = None if reason is None else scopes.free_text(reason, "reason", self._scope.limits)
         params = self._params(run_id, id)
         await lock_run(connection, self._scope, run_id)
-        there = await _get(connection, params)
-        if there.status in CALL_MOVES[verb].values():
-            return there
+        call = await _get(connection, params)
+        if call.status in CALL_MOVES[verb].values():
+            return call
         now = self._scope.clock.now_us()
-        return await self._change(connection, params, there, verb, error=error, finished_at=now)
+        return await self._change(connection, params, call, verb, error=error, finished_at=now)
 
     async def _change(
-        self, connection: Connection, params: dict[str, Any], there: ToolCall, verb: CallVerb, **changes: Any
+        self, connection: Connection, params: dict[str, Any], call: ToolCall, verb: CallVerb, **changes: Any
     ) -> ToolCall:
-        status = CALL_MOVES[verb].get(there.status)
+        status = CALL_MOVES[verb].get(call.status)
         if status is None:
-            raise Conflict(f"call {there.id!r} of run {there.run_id} is {there.status}: it is too late to {verb} it")
+            raise Conflict(f"call {call.id!r} of run {call.run_id} is {call.status}: it is too late to {verb} it")
         new = {"fewer_attempts": 0, "pause_until_at": None, "error": None, "finished_at": None, **changes}
         row = await queries.change.one(connection, {**params, "status": status, **new})
-        assert row is not None  # its run is held
+        assert row is not None  # its run is locked
         return call_of(connection, row)
 
     def _params(self, run_id: str, id: str | None = None) -> dict[str, Any]:
@@ -245,30 +247,30 @@ class ToolCalls(Blocking[AsyncToolCalls]):
     discard = blocking(AsyncToolCalls.discard)
 
 
-class Progress(Struct, frozen=True):
-    """How far a run was when its open calls were looked at."""
+class RunProgress(Struct, frozen=True):
+    """The progress of a run when its open calls were read."""
 
     iteration: int
     epoch: int
     status: str
 
 
-async def open_calls(connection: Connection, params: Mapping[str, Any]) -> tuple[Progress, list[ToolCall]]:
-    """The calls of a run that no step has taken in yet, and how far the run was at that moment; for other stores too.
+async def open_calls(connection: Connection, params: Mapping[str, Any]) -> tuple[RunProgress, list[ToolCall]]:
+    """Return the calls of a run that no step contains yet, and the run's progress at the same time; also used by other stores.
 
     Raises:
-        NotFound: there is no such run in a live session.
+        NotFound: the run does not exist, or its session is deleted.
     """
     rows = await queries.open.all(connection, params)
     if not rows:
-        raise states.missing(params["run_id"])
+        raise states.run_not_found(params["run_id"])
     calls = [tuple(row[3:]) for row in rows if row[3] is not None]
-    return Progress(*rows[0][:3]), mapper(ToolCall, connection.dialect)(calls)
+    return RunProgress(*rows[0][:3]), mapper(ToolCall, connection.dialect)(calls)
 
 
-async def _seen_run(connection: Connection, params: Mapping[str, Any]) -> None:
+async def _check_run(connection: Connection, params: Mapping[str, Any]) -> None:
     if await states.queries.get.one(connection, params) is None:
-        raise states.missing(params["run_id"])
+        raise states.run_not_found(params["run_id"])
 
 
 async def _find(connection: Connection, params: Mapping[str, Any]) -> ToolCall | None:
@@ -277,16 +279,17 @@ async def _find(connection: Connection, params: Mapping[str, Any]) -> ToolCall |
 
 
 async def _get(connection: Connection, params: Mapping[str, Any]) -> ToolCall:
-    found = await _find(connection, params)
-    if found is None:
-        raise NotFound(f"run {params['run_id']} has no call {text.unescape(params['id'])!r}")
-    return found
+    call = await _find(connection, params)
+    if call is None:
+        id = text.unescape(params["id"])
+        raise NotFound(f"run {params['run_id']} has no call {id!r}", noun="call", key=id)
+    return call
 
 
-def _check_again(there: ToolCall, run: Run) -> None:
-    """Refuse to have a call that was begun made again, if it may be under way or must not happen twice."""
-    what = f"call {there.id!r} of run {run.id}"
-    if there.safety == "at_most_once":
-        raise Conflict(f"{what} was begun and is at_most_once: it must not be made again; cancel or discard it")
-    if run.status == "running" and there.epoch == run.epoch:
-        raise Conflict(f"{what} is under way")
+def _check_may_repeat(call: ToolCall, run: Run) -> None:
+    """Raise ``Conflict`` if a begun call must not be made again: it is under way, or must not happen twice."""
+    label = f"call {call.id!r} of run {run.id}"
+    if call.safety == "at_most_once":
+        raise Conflict(f"{label} was begun and is at_most_once: it must not be made again; cancel or discard it")
+    if run.status == "running" and call.epoch == run.epoch:
+        raise Conflict(f"{label} is under way")

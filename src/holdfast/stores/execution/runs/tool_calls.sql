@@ -1,8 +1,8 @@
--- Where one run is looked up, its session is looked at too: see runs.sql.
+-- Queries that read one run also check its session: see runs.sql.
 
 -- name: hold_run @sqlite
--- The run, if the caller holds it and there is room for so many more open calls; the sign of life renews the lease. What is open
--- comes with it: new calls are placed after it.
+-- Renews the lease of the run if the caller holds it and it has room for this number of further open calls. Also returns its
+-- number of open calls: new calls come after them.
 -- SQLite counts in microseconds, PostgreSQL in intervals; in UTC, because "timestamptz + interval" depends on the time zone of the
 -- connection, and Citus refuses such a function of a column in an UPDATE.
 UPDATE runs SET lease_until = :now_at + lease_ms * 1000, doubted_at = NULL
@@ -29,8 +29,8 @@ INSERT INTO tool_calls (tenant_id, run_id, id, tool_name, tool_input, safety, st
 VALUES (:tenant_id, :run_id, :id, :tool_name, :tool_input, :safety, :status, :iteration, :place, :epoch, :attempts, :now_at);
 
 -- name: intend_all @postgres
--- Both for everybody in a group: one statement is one round trip and one flush for all. Runs come sorted, so that two groups
--- lock them in one order.
+-- hold_run and insert for all intents of a group: one statement is one round trip and one flush for all. Runs are sorted, so that
+-- two groups lock them in the same order.
 WITH new AS (
     SELECT * FROM unnest(:number::bigint[], :run_id::uuid[], :epoch::bigint[], :calls::bigint[], :created_at::timestamptz[])
         AS t (number, run_id, epoch, calls, now)
@@ -59,7 +59,7 @@ WITH new AS (
 SELECT number, iteration FROM held;
 
 -- name: begin
--- Once more, by whoever holds the run now.
+-- Begins a call again, by the current holder of the run.
 UPDATE tool_calls SET status = 'begun', attempts = attempts + 1, epoch = :epoch, pause_until = NULL, started_at = :now_at
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND id = :id;
 
@@ -73,7 +73,7 @@ ORDER BY iteration, place, id
 LIMIT :limit;
 
 -- name: open
--- The calls that no step has taken in yet. The run comes with them, so that one look shows both as of one moment.
+-- The calls that no step contains yet, with their run, so that one statement reads a consistent view of both.
 SELECT r.iteration, r.epoch, r.status, /*columns ToolCall c*/ *
 FROM runs AS r
 LEFT JOIN tool_calls AS c ON c.tenant_id = :tenant_id AND c.run_id = r.id AND c.step IS NULL
@@ -83,7 +83,7 @@ WHERE r.tenant_id = :tenant_id AND r.id = :run_id
 ORDER BY c.iteration, c.place, c.id;
 
 -- name: change
--- What a person, or the tool itself, says about a call that is not finished.
+-- A decision of a person, or of the tool itself, about an unfinished call.
 UPDATE tool_calls SET
     status = :status, attempts = attempts - :fewer_attempts, pause_until = :pause_until_at, error = :error,
     finished_at = :finished_at
@@ -91,16 +91,16 @@ WHERE tenant_id = :tenant_id AND run_id = :run_id AND id = :id AND finished_at I
 RETURNING /*columns ToolCall*/ *;
 
 -- name: cancel_open
--- All that a cancelled run has not finished.
+-- Cancels all unfinished calls of a cancelled run.
 UPDATE tool_calls SET status = 'cancelled', error = :error, finished_at = :now_at
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step IS NULL AND finished_at IS NULL;
 
 -- name: settle_call
--- What a call came to, unless a person has decided meanwhile.
+-- Records the outcome of a call, unless a person has decided in the meantime.
 UPDATE tool_calls SET status = :status, result = :result, error = :error, finished_at = :now_at, step = :iteration
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND id = :id AND finished_at IS NULL;
 
 -- name: take_in_calls
--- What was decided before, by a person, belongs to the step that is being committed.
+-- Assigns calls that a person has decided to the step that is being committed.
 UPDATE tool_calls SET step = :iteration
 WHERE tenant_id = :tenant_id AND run_id = :run_id AND step IS NULL AND finished_at IS NOT NULL;

@@ -1,4 +1,4 @@
-"""What a sweep would do now: the same decisions, and nothing is changed."""
+"""Dry runs of a sweep: the same decisions without any change."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ _ALL = 2**31 - 1
 
 
 class RetentionPlan:
-    """The plan of one sweep, made page by page. It remembers the ids of what would go."""
+    """The plan of one sweep, built page by page. It keeps the ids of the snapshots that would be removed."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
-        self._gone: list[str] = []
-        self._found = SweepResult()
+        self._removed_ids: list[str] = []
+        self._result = SweepResult()
 
     async def make(self) -> SweepResult:
-        """What would be removed, counted exactly."""
+        """Return the exact counts of what a sweep would remove."""
         after: str | None = _FIRST_ID
         while after is not None:
             page, policy = await runs_after(self._engine, self._scope, after)
             for run in page:
-                await self._look_at(run, policy)
+                await self._plan_run(run, policy)
             after = next_page(page)
-        return await self._make_room()
+        return await self._fit_quota()
 
-    async def _look_at(self, run: RunSnapshots, policy: RetentionPolicy) -> None:
+    async def _plan_run(self, run: RunSnapshots, policy: RetentionPolicy) -> None:
         if run.is_held:
-            self._found = structs.replace(self._found, held_runs=self._found.held_runs + 1)
+            self._result = structs.replace(self._result, held_runs=self._result.held_runs + 1)
             return
         verdict = rules.decide(policy, run, self._scope)
         if verdict is not None:
             reason, excess = verdict
             params = self._scope.params(run_id=run.run_id, excess=excess, limit=excess)
             rows = await self._engine.read(lambda connection: rules.queries.oldest_of_run.all(connection, params))
-            self._note(reason, [(row[0], int(row[1])) for row in rows])
+            self._count(reason, [(row[0], int(row[1])) for row in rows])
 
-    async def _make_room(self) -> SweepResult:
-        """The rest of the plan: what would go to make room, when the others are gone."""
-        found = await quota.measure(self._engine, self._scope, without=self._gone)
-        if found is None:
-            return self._found
-        if found.cut is not None:
-            gone = await quota.removable(self._engine, self._scope, found.cut, _ALL, without=self._gone)
-            self._note("per_tenant_cap", [*gone])
-        return structs.replace(self._found, used_bytes=found.used_bytes, over_bytes=found.over_bytes)
+    async def _fit_quota(self) -> SweepResult:
+        """Add what would be removed to fit into the quota, once the other snapshots are gone."""
+        usage = await quota.measure(self._engine, self._scope, without=self._removed_ids)
+        if usage is None:
+            return self._result
+        if usage.cut is not None:
+            removed = await quota.removable(self._engine, self._scope, usage.cut, _ALL, without=self._removed_ids)
+            self._count("per_tenant_cap", [*removed])
+        return structs.replace(self._result, used_bytes=usage.used_bytes, over_bytes=usage.over_bytes)
 
-    def _note(self, reason: Reason, found: list[tuple[str, int]]) -> None:
-        self._gone += [id for id, _ in found]
-        self._found = self._found.noting(reason, len(found), sum(size for _, size in found))
+    def _count(self, reason: Reason, removed: list[tuple[str, int]]) -> None:
+        self._removed_ids += [id for id, _ in removed]
+        self._result = self._result.with_removed(reason, len(removed), sum(size for _, size in removed))

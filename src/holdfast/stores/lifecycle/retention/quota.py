@@ -1,12 +1,13 @@
-"""What the snapshots of a tenant take, and how room is made.
+"""The space that a tenant's snapshots take, and how it is reduced to the quota.
 
-What counts is content: the stored bytes of the bodies that the files of the snapshots consist of, each once, however many
-snapshots need it. So what must go is found from the other end: first comes what has to stay, then the others, the newest first,
-as long as what they need beside that fits. What is older than the first that does not fit goes. Only trees that fit are ever
-remembered, so memory is bounded by the quota and not by how many snapshots there are.
+The quota counts content: the stored bytes of the objects that the files of the snapshots consist of, each object
+once, however many snapshots need it. So the snapshots to remove are found from the other end: first come the
+snapshots that must stay, then the others, the newest first, as long as the additional objects they need fit.
+Everything not newer than the first snapshot that does not fit is removed. Only objects that fit are ever kept in
+memory, so memory is bounded by the quota and not by the number of snapshots.
 
-A snapshot that went may leave a layer on which others lie: those are squashed (``workspace.squashing``), so that what no snapshot
-needs any longer is kept by nothing.
+A removed snapshot may leave a layer that other layers are based on: those are squashed (``workspace.squash``), so
+that objects no snapshot needs are not kept.
 """
 
 from __future__ import annotations
@@ -28,39 +29,40 @@ from ...workspace.retention_rules import MIB, Hold
 from ...workspace.snapshots import AsyncSnapshots
 
 PAGE = 100
-"""Snapshots looked at at once."""
-Place = tuple[int, str]
-"""When a snapshot was taken, in microseconds, and its id: its place among all."""
-_END: Place = (253_402_300_799_999_999, "ffffffff-ffff-ffff-ffff-ffffffffffff")
+"""Snapshots read at once."""
+Position = tuple[int, str]
+"""The sort key of a snapshot among all: when it was taken, in microseconds, and its id."""
+_END: Position = (253_402_300_799_999_999, "ffffffff-ffff-ffff-ffff-ffffffffffff")
 
 queries = Queries(__package__, "retention.sql", Hold)
 
 
 class QuotaUsage(Struct, frozen=True):
-    """What stays takes so much; what is not newer than ``cut`` and may go must."""
+    """The bytes used by the snapshots that stay; removable snapshots not newer than ``cut`` must be removed."""
 
     used_bytes: int
-    cut: Place | None
+    cut: Position | None
     quota_bytes: int
 
     @property
     def over_bytes(self) -> int:
-        """What takes more than the quota, although nothing is left that may go."""
+        """Bytes over the quota, although no removable snapshot is left."""
         return max(0, self.used_bytes - self.quota_bytes)
 
 
-class _Seen(Struct, frozen=True):
-    """A snapshot as it is looked at."""
+class _Candidate(Struct, frozen=True):
+    """A snapshot as read for the calculation."""
 
     layer_id: str
-    place: Place
+    position: Position
     stays: bool
 
 
 async def measure(engine: Engine, scope: Scope, *, without: Sequence[str] = ()) -> QuotaUsage | None:
-    """How much a tenant's snapshots take when it fits into the quota, and what must go for it; without some that went.
+    """Return the space that a tenant's snapshots take within the quota, and which must be removed; ``without`` are
+    ignored.
 
-    ``None`` if all objects of the tenant together fit, so that nothing had to be looked at.
+    Returns ``None`` if all objects of the tenant together fit, so that no snapshot had to be read.
     """
     quota = await engine.read(lambda connection: _quota(connection, scope))
     if quota is None:
@@ -72,9 +74,11 @@ async def measure(engine: Engine, scope: Scope, *, without: Sequence[str] = ()) 
 
 
 async def removable(
-    engine: Engine, scope: Scope, cut: Place, limit: int, *, without: Sequence[str] = ()
+    engine: Engine, scope: Scope, cut: Position, limit: int, *, without: Sequence[str] = ()
 ) -> Sequence[tuple[str, int]]:
-    """Some of what may go and is not newer, the oldest first, as ids and sizes."""
+    """Return ids and sizes of at most ``limit`` removable snapshots that are not newer than ``cut``, the oldest
+    first.
+    """
     params = scope.params(cut_at=cut[0], cut_id=cut[1], limit=limit)
 
     async def read(connection: Connection) -> Sequence[tuple[str, int]]:
@@ -85,7 +89,7 @@ async def removable(
 
 
 class _Needs:
-    """Bodies that are needed, and what they take."""
+    """The objects needed by the snapshots that stay, and their total size."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
@@ -95,34 +99,33 @@ class _Needs:
         self.total = 0
 
     async def take_all(self, without: Sequence[str]) -> None:
-        """Take what has to stay."""
-        before: Place | None = _END
+        """Add the snapshots that must stay."""
+        before: Position | None = _END
         while before is not None:
             page, before = await self._page(before, without)
-            for each in page:
-                if each.stays:
-                    await self._take(each.layer_id, None)
+            for snapshot in page:
+                if snapshot.stays:
+                    await self._take(snapshot.layer_id, None)
 
-    async def take_newest(self, without: Sequence[str], quota: int) -> Place | None:
-        """Take the others, the newest first, as long as they fit; the first that does not."""
-        before: Place | None = _END
+    async def take_newest(self, without: Sequence[str], quota: int) -> Position | None:
+        """Add the other snapshots, the newest first, as long as they fit; return the first that does not."""
+        before: Position | None = _END
         while before is not None:
             page, before = await self._page(before, without)
-            for each in page:
-                if not each.stays and not await self._take(each.layer_id, quota):
-                    return each.place
+            for snapshot in page:
+                if not snapshot.stays and not await self._take(snapshot.layer_id, quota):
+                    return snapshot.position
         return None
 
     async def _take(self, layer_id: str, quota: int | None) -> bool:
-        """Take what one needs, if all of it fits."""
+        """Add what one snapshot needs; return whether it fits."""
         if layer_id in self._layers:
             return quota is None or self.total <= quota
         try:
             tree, _ = await self._snapshots._layer_tree(layer_id)
         except (Corrupt, NotFound):
-            return (
-                quota is None or self.total <= quota
-            )  # what cannot be read is for verify to say, and costs what it may
+            # An unreadable tree is reported by verify, and counts as nothing here.
+            return quota is None or self.total <= quota
         new = objects_of([*tree.entries.values()]) - self._bodies
         size = await self._engine.read(lambda connection: self._size(connection, layer_id, new)) if new else 0
         if quota is not None and self.total + size > quota:
@@ -132,24 +135,26 @@ class _Needs:
         self.total += size
         return True
 
-    async def _size(self, connection: Connection, layer_id: str, wanted: set[bytes]) -> int:
+    async def _size(self, connection: Connection, layer_id: str, digests: set[bytes]) -> int:
         rows = await queries.sizes.all(connection, self._scope.params(layer_id=layer_id))
-        return sum({bytes(digest): int(size) for digest, size in rows if bytes(digest) in wanted}.values())
+        return sum({bytes(digest): int(size) for digest, size in rows if bytes(digest) in digests}.values())
 
-    async def _page(self, before: Place, without: Sequence[str]) -> tuple[list[_Seen], Place | None]:
+    async def _page(self, before: Position, without: Sequence[str]) -> tuple[list[_Candidate], Position | None]:
         params = self._scope.params(before_at=before[0], before_id=before[1], limit=PAGE)
 
-        async def read(connection: Connection) -> list[_Seen]:
+        async def read(connection: Connection) -> list[_Candidate]:
             rows = await queries.newest.all(connection, params, _without(connection, without, params))
             native = connection.dialect.native_time
-            return [_Seen(layer_id, (to_us(at) if native else at, id), bool(stays)) for id, layer_id, at, stays in rows]
+            return [
+                _Candidate(layer_id, (to_us(at) if native else at, id), bool(stays)) for id, layer_id, at, stays in rows
+            ]
 
         page = await self._engine.read(read)
-        return page, page[-1].place if len(page) == PAGE else None
+        return page, page[-1].position if len(page) == PAGE else None
 
 
 async def _quota(connection: Connection, scope: Scope) -> int | None:
-    """The quota in bytes; ``None`` if everything fits."""
+    """Return the quota in bytes; ``None`` if all objects fit."""
     policy = await rules.policy_of(connection, scope)
     row = await queries.stored_bytes.one(connection, scope.params())
     quota = policy.quota_mib * MIB

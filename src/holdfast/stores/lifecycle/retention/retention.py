@@ -1,6 +1,7 @@
-"""Retention: how many snapshots are kept and for how long, and what must be kept whatever the rules say.
+"""Retention: how many snapshots are kept and for how long, and holds, which keep snapshots regardless of the rules.
 
-``rules`` says what the rules are, ``sweeps`` how they are carried out. Here they are set, held up, looked at and set going.
+``workspace.retention_rules`` defines the rules and ``sweeps`` applies them. This store sets policies, places holds,
+and starts sweeps.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class AsyncRetention(TenantStore):
-    """How long one tenant's snapshots are kept."""
+    """Retention of one tenant's snapshots."""
 
     @reads
     async def policy(self, connection: Connection, *, run_id: Id | None = None) -> RetentionPolicy:
-        """What holds for the tenant, or for one of its runs.
+        """Return the effective policy of the tenant, or of one of its runs.
 
         Raises:
-            NotFound: there is no such run.
+            NotFound: the run does not exist.
         """
         return await self._effective(connection, None if run_id is None else parse_id(run_id, "run id"))
 
@@ -50,32 +51,35 @@ class AsyncRetention(TenantStore):
         grace_s: int | None = None,
         run_id: Id | None = None,
     ) -> RetentionPolicy:
-        """Keep another number of snapshots for each run, or for one run, or keep them for longer or shorter after runs end.
+        """Set how many snapshots are kept for each run, or for one run, and for how long after runs end.
 
-        What is not given stays as it is. The quota of a tenant is not its own to set: see ``tenants.set_quota``.
+        Omitted arguments stay unchanged. The quota is not set by the tenant itself: see ``tenants.set_quota``.
 
         Raises:
-            InvalidInput: nothing is given, a number cannot be used, or ``grace_s`` is given for one run.
-            NotFound: there is no such run.
+            InvalidInput: neither number is given, one is invalid, or ``grace_s`` is given for one run.
+            NotFound: the run does not exist.
         """
         change = PolicyChange(_number(per_run, "per_run", 1), _number(grace_s, "grace_s", 0))
         if change == PolicyChange():
-            raise InvalidInput("say what is to be kept: per_run= or grace_s=")
+            raise InvalidInput("per_run or grace_s is required", field="per_run")
         if run_id is not None and grace_s is not None:
-            raise InvalidInput("the grace of one run is made longer with keep_snapshots_for")
+            raise InvalidInput(
+                "grace_s cannot be set for one run: use keep_snapshots_for to keep its snapshots longer",
+                field="grace_s",
+            )
         return await self._change(connection, acting, change, run_id)
 
     @writes_with_actor
     async def clear_policy(
         self, connection: Connection, acting: ActorContext, *, run_id: Id | None = None
     ) -> RetentionPolicy:
-        """Take back what was set for the tenant, or for one of its runs.
+        """Remove the policy of the tenant, or of one of its runs, so that the defaults apply.
 
         Raises:
-            NotFound: there is no such run.
+            NotFound: the run does not exist.
         """
         id = None if run_id is None else parse_id(run_id, "run id")
-        await self._must_be_there(connection, id)
+        await self._check_subject(connection, id)
         query = queries.clear_policy if id is None else queries.clear_run_policy
         await query.all(connection, self._scope.params(run_id=id))
         await self._note(connection, "retention.policy_cleared", acting, id)
@@ -85,11 +89,12 @@ class AsyncRetention(TenantStore):
     async def keep_snapshots_for(
         self, connection: Connection, acting: ActorContext, run_id: Id, *, seconds: int
     ) -> RetentionPolicy:
-        """Keep a run's snapshots for so long after its end, if that is longer than the grace; 90 days at most, more is cut down.
+        """Keep a run's snapshots for ``seconds`` after its end, if that is longer than the grace period; 90 days at
+        most.
 
         Raises:
-            InvalidInput: it is no number of seconds from 0 on.
-            NotFound: there is no such run.
+            InvalidInput: ``seconds`` is not a non-negative integer.
+            NotFound: the run does not exist.
         """
         return await rules.keep_for(connection, self._scope, run_id, seconds, actor=acting.user or "")
 
@@ -108,16 +113,16 @@ class AsyncRetention(TenantStore):
     ) -> Hold:
         """Keep all snapshots of a run, of a session, or, without either, of the tenant, until the hold is released.
 
-        From the moment this returns, no rule removes them, and neither does the erasure of the tenant; unless the hold is the
-        tenant's own (``by_tenant``), which an erasure releases.
+        From the moment this returns, no rule removes them, and neither does the erasure of the tenant; except that an
+        erasure releases holds that the tenant placed itself (``by_tenant``).
 
         Raises:
             InvalidInput: no reason is given, or both a run and a session.
-            NotFound: there is no such run or session.
-            Conflict: there is another hold under this id, or it is the tenant's own and the tenant is to be erased.
+            NotFound: the run or session does not exist.
+            Conflict: another hold has this id, or the hold is the tenant's own and the tenant is to be erased.
         """
         if run_id is not None and session_id is not None:
-            raise InvalidInput("a hold is on a run or on a session, not on both")
+            raise InvalidInput("a hold takes a run_id or a session_id, not both", field="session_id")
         limits = self._scope.limits
         params = self._scope.params(
             id=self._scope.ids.new() if id is None else parse_id(id, "hold id"),
@@ -129,64 +134,64 @@ class AsyncRetention(TenantStore):
             now_at=self._scope.clock.now_us(),
         )
         await register_tenant(connection, params)
-        await self._must_be_there(connection, params["run_id"], params["session_id"])
+        await self._check_subject(connection, params["run_id"], params["session_id"])
         await rules.lock(connection, self._scope)
         if by_tenant and await queries.erasure_is_open.one(connection, params) is not None:
-            raise Conflict(f"the tenant {self._scope.tenant!r} is to be erased: only an operator can hold what it has")
+            raise Conflict(f"tenant {self._scope.tenant!r} is to be erased: only an operator can place a hold on it")
         row = await queries.place.one(connection, params)
         if row is None:
-            return _same(await self._get(connection, params["id"]), run_id, session_id, reason)
+            return _check_same(await self._get(connection, params["id"]), run_id, session_id, reason)
         placed = _hold(connection, row)
         await self._note_hold(connection, "hold.placed", placed, placed.placed_by)
         return placed
 
     @writes_with_actor
     async def release(self, connection: Connection, acting: ActorContext, hold_id: Id, *, reason: str = "") -> Hold:
-        """End a hold. What it held goes when the rules say so.
+        """Release a hold. The snapshots it kept are removed when the rules say so.
 
         Raises:
-            NotFound: there is no such hold.
+            NotFound: the hold does not exist.
         """
         await rules.lock(connection, self._scope)
         row = await queries.release.one(connection, self._scope.params(id=parse_id(hold_id, "hold id")))
         if row is None:
-            raise NotFound(f"there is no hold {hold_id} here")
+            raise NotFound(f"hold {hold_id} does not exist", noun="hold", key=hold_id)
         released = _hold(connection, row)
         await self._note_hold(connection, "hold.released", released, acting.user or "", reason)
         return released
 
     @reads
     async def holds(self, connection: Connection, *, limit: int | None = None, cursor: str | None = None) -> Page[Hold]:
-        """The holds there are, the oldest first. With ``limit``, a page.
+        """List holds, the oldest first. With ``limit``, return a page.
 
         Raises:
-            InvalidFilter: the cursor is not of this list.
+            InvalidFilter: the cursor belongs to another list.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
         limits = self._scope.limits
         (after,) = decode_cursor(cursor, "holds", str) if cursor is not None else (_FIRST_ID,)
         params = self._scope.params(after_id=parse_id(after, "cursor"), limit=rows_to_read(limit, limits))
-        found = mapper(Hold, connection.dialect)(await queries.holds.all(connection, params))
-        return page(found, limit, limits, "holds", lambda last: encode_cursor("holds", last.id))
+        holds = mapper(Hold, connection.dialect)(await queries.holds.all(connection, params))
+        return page(holds, limit, limits, "holds", lambda last: encode_cursor("holds", last.id))
 
     @only_reads
     async def plan(self) -> SweepResult:
-        """What a sweep would do now, counted exactly. Nothing is changed."""
+        """Return what a sweep would remove now, counted exactly. Nothing is changed."""
         return await RetentionPlan(self._engine, self._scope).make()
 
     @in_steps
     async def sweep(self, *, holder: str | None = None, idle_s: int = 0) -> SweepResult:
-        """Remove what must go by the rules, in small transactions. One that was broken off is gone on with by the next.
+        """Remove snapshots by the rules, in small transactions. The next sweep resumes one that was interrupted.
 
         Raises:
-            InvalidInput: ``idle_s`` is no number of seconds.
-            Conflict: somebody else is sweeping this tenant, or has done so less than ``idle_s`` seconds ago.
-            Fenced: somebody else has taken over.
-            CrossTenant: a file would have been removed that is not the tenant's; it was not.
-            Unavailable: the place where packs are kept cannot be reached; what is left to do is done by the next sweep.
+            InvalidInput: ``idle_s`` is not a non-negative integer.
+            Conflict: another process is sweeping this tenant, or did so less than ``idle_s`` seconds ago.
+            Fenced: another process has taken over.
+            CrossTenant: a file of another tenant would have been removed; it was not.
+            Unavailable: the storage of packs cannot be reached; the next sweep does the rest.
         """
         _number(idle_s, "idle_s", 0)
-        if await self._engine.read(self._is_nobody):
+        if await self._engine.read(self._is_missing):
             return SweepResult()
         sweep = Sweep(self._engine, self._scope)
         await sweep.claim(f"sweep {self._scope.ids.new()}" if holder is None else holder, idle_s=idle_s)
@@ -195,15 +200,15 @@ class AsyncRetention(TenantStore):
         finally:
             await sweep.release()
 
-    async def _is_nobody(self, connection: Connection) -> bool:
-        """Whether there is no such tenant: whoever mistypes a name must not make one."""
+    async def _is_missing(self, connection: Connection) -> bool:
+        """Return whether the tenant does not exist: a mistyped name must not create one."""
         return await queries.tenant_is_there.one(connection, self._scope.params()) is None
 
     async def _change(
         self, connection: Connection, acting: ActorContext, change: PolicyChange, run_id: str | None
     ) -> RetentionPolicy:
         id = None if run_id is None else parse_id(run_id, "run id")
-        await self._must_be_there(connection, id)
+        await self._check_subject(connection, id)
         await rules.set_policy(connection, self._scope, change, id)
         await self._note(connection, "retention.policy_set", acting, id, change)
         return await self._effective(connection, id)
@@ -211,12 +216,12 @@ class AsyncRetention(TenantStore):
     async def _effective(self, connection: Connection, run_id: str | None) -> RetentionPolicy:
         return await rules.effective_policy(connection, self._scope, run_id)
 
-    async def _must_be_there(self, connection: Connection, run_id: str | None, session_id: str | None = None) -> None:
+    async def _check_subject(self, connection: Connection, run_id: str | None, session_id: str | None = None) -> None:
         params = self._scope.params(run_id=run_id, session_id=session_id)
         if run_id is not None and await states.queries.is_there.one(connection, params) is None:
-            raise states.missing(run_id)
+            raise states.run_not_found(run_id)
         if session_id is not None and await queries.session_is_there.one(connection, params) is None:
-            raise NotFound(f"there is no session {session_id} here")
+            raise NotFound(f"session {session_id} does not exist", noun="session", key=session_id)
 
     async def _get(self, connection: Connection, hold_id: str) -> Hold:
         row = await queries.get_hold.one(connection, self._scope.params(id=hold_id))
@@ -237,11 +242,11 @@ class AsyncRetention(TenantStore):
         self, connection: Connection, action: str, hold: Hold, actor: str, reason: str | None = None
     ) -> None:
         deed = rules.hold_deed(action, hold, actor, hold.reason if reason is None else reason)
-        await activity.note(connection, self._scope, [deed])
+        await activity.record_all(connection, self._scope, [deed])
 
 
 class Retention(Blocking[AsyncRetention]):
-    """How long one tenant's snapshots are kept."""
+    """Retention of one tenant's snapshots."""
 
     policy = blocking(AsyncRetention.policy)
     set_policy = blocking(AsyncRetention.set_policy)
@@ -258,16 +263,16 @@ def _hold(connection: Connection, row: Row) -> Hold:
     return mapper(Hold, connection.dialect)([row])[0]
 
 
-def _same(there: Hold, run_id: str | None, session_id: str | None, reason: str) -> Hold:
-    wanted = [None if each is None else parse_id(each) for each in (run_id, session_id)]
-    if [there.run_id, there.session_id] != wanted or there.reason != reason:
-        raise Conflict(f"there is another hold under the id {there.id}")
-    return there
+def _check_same(hold: Hold, run_id: str | None, session_id: str | None, reason: str) -> Hold:
+    expected = [None if subject_id is None else parse_id(subject_id) for subject_id in (run_id, session_id)]
+    if [hold.run_id, hold.session_id] != expected or hold.reason != reason:
+        raise Conflict(f"hold {hold.id} already exists with another reason, run or session")
+    return hold
 
 
-def _number(value: int | None, what: str, least: int) -> int | None:
+def _number(value: int | None, what: str, minimum: int) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _MAX_NUMBER:
-        raise InvalidInput(f"{what} must be a whole number from {least} on, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < _MAX_NUMBER:
+        raise InvalidInput(f"{what} must be an integer of at least {minimum}, not {value!r}", field=what)
     return value

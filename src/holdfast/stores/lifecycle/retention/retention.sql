@@ -1,5 +1,6 @@
--- A snapshot stays whatever the rules say while it is *held*: by a hold on its run, its session or its tenant. It also stays while a
--- rewind that is under way needs it. And the newest one of a run is never taken to make room, whether the run has ended or not.
+-- A snapshot is kept regardless of the rules while it is *held*: by a hold on its run, its session or its tenant. It is also
+-- kept while a rewind in progress needs it. The newest snapshot of a run is never removed to meet the quota, whether the run
+-- has ended or not.
 
 -- name: clear_policy
 DELETE FROM retention_policies WHERE tenant_id = :tenant_id;
@@ -27,7 +28,7 @@ DELETE FROM retention_holds WHERE tenant_id = :tenant_id AND id = :id
 RETURNING /*columns Hold*/ *;
 
 -- name: release_own
--- The holds that a tenant's own key has placed.
+-- Holds placed with the tenant's own key.
 DELETE FROM retention_holds WHERE tenant_id = :tenant_id AND by_tenant
 RETURNING /*columns Hold*/ *;
 
@@ -46,7 +47,7 @@ WHERE tenant_id = :tenant_id
 RETURNING epoch;
 
 -- name: renew
--- Whether the sweep is still the caller's; it takes the row as ``lock`` does.
+-- Renew the lease if the sweep is still the caller's; locks the row as ``lock`` does.
 UPDATE retention_sweeps SET lease_until = :lease_until_at
 WHERE tenant_id = :tenant_id AND epoch = :epoch AND holder <> ''
 RETURNING epoch;
@@ -56,7 +57,7 @@ UPDATE retention_sweeps SET holder = '', lease_until = NULL, finished_at = :now_
 WHERE tenant_id = :tenant_id AND epoch = :epoch;
 
 -- name: runs
--- Runs that have snapshots, in the order of their ids, with all that decides about them.
+-- Runs that have snapshots, ordered by id, with everything that decides about their snapshots.
 SELECT g.run_id/*pg ::text*/, g.count,
        COALESCE(r.finished_at, CASE WHEN r.status = 'waiting' AND r.epoch = o.ended_epoch THEN o.ended_at END),
        o.per_run, o.keep_s,
@@ -72,7 +73,7 @@ WHERE r.tenant_id = :tenant_id
 ORDER BY g.run_id;
 
 -- name: oldest
--- Any snapshots of a tenant that nothing holds, the oldest first.
+-- Snapshots of a tenant that are not held, the oldest first.
 SELECT s.id/*pg ::text*/ FROM snapshots AS s
 JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
 WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
@@ -83,11 +84,11 @@ ORDER BY s.created_at, s.id
 LIMIT :limit;
 
 -- name: stored_bytes
--- What all objects of a tenant take: never less than what its snapshots take.
+-- The stored bytes of all objects of a tenant: never less than those of its snapshots.
 SELECT t.stored_bytes FROM object_totals AS t WHERE t.tenant_id = :tenant_id;
 
 -- name: newest
--- Snapshots, the newest first, and whether each has to stay.
+-- Snapshots, the newest first, and whether each must stay.
 SELECT s.id/*pg ::text*/, s.layer_id/*pg ::text*/, s.created_at, CASE WHEN
         EXISTS (SELECT 1 FROM retention_holds AS h
                 WHERE h.tenant_id = :tenant_id
@@ -107,7 +108,7 @@ ORDER BY s.created_at DESC, s.id DESC
 LIMIT :limit;
 
 -- name: up_to
--- Snapshots up to some moment that may go, the oldest first.
+-- Removable snapshots that are not newer than a given one, the oldest first.
 SELECT s.id/*pg ::text*/, s.size_bytes FROM snapshots AS s
 JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
 WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id
@@ -125,7 +126,7 @@ ORDER BY s.created_at, s.id
 LIMIT :limit;
 
 -- name: sizes
--- The objects that the layers of a tree hold.
+-- The objects that the layers of a tree reference.
 WITH RECURSIVE chain (id, parent_id) AS (
     SELECT l.id, l.parent_id FROM snapshot_layers AS l WHERE l.tenant_id = :tenant_id AND l.id = :layer_id
     UNION ALL
@@ -138,7 +139,7 @@ JOIN objects AS o ON o.tenant_id = :tenant_id AND o.digest = r.digest
 WHERE r.tenant_id = :tenant_id AND o.tenant_id = :tenant_id;
 
 -- name: may_go
--- Whether a snapshot may be taken to make room now.
+-- Whether a snapshot may be removed now to meet the quota.
 SELECT s.id/*pg ::text*/ FROM snapshots AS s
 JOIN runs AS r ON r.tenant_id = s.tenant_id AND r.id = s.run_id
 WHERE s.tenant_id = :tenant_id AND r.tenant_id = :tenant_id AND s.id = :id
