@@ -222,7 +222,7 @@ def test_a_list_must_be_the_whole_log_in_order() -> None:
     texts: list[Any] = [[{"type": "text", "text": "hello"}], [{"type": "text", "text": "hi"}]]
     check_list_result(log, [(1, "m1", texts[0]), (2, "m2", texts[1])], 2)
     for displayed, output in (
-        ([(2, "m2", texts[1]), (1, "m1", texts[0])], "came in the order"),
+        ([(2, "m2", texts[1]), (1, "m1", texts[0])], "were listed in the order"),
         ([(1, "m1", texts[0])], "1 messages were listed"),
         ([(1, "m1", texts[1]), (2, "m2", texts[0])], "was listed as"),
     ):
