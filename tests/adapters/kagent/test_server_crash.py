@@ -13,7 +13,7 @@ from langgraph.types import Command
 from tests.adapters.kagent import test_adk, test_crewai, test_langgraph
 from tests.adapters.kagent.a2a_turn import talk
 from tests.adapters.kagent.conftest import Start
-from tests.adapters.kagent.test_langgraph import asking, config_of, on
+from tests.adapters.kagent.test_langgraph import config_of, interrupting_graph, run_graph
 
 KEY = "k" * 32
 
@@ -25,7 +25,7 @@ def test_agents_of_all_frameworks_continue_after_the_server_was_killed(
     server = start(HOLDFAST_ENCRYPTION_KEY=KEY)
     adk = [asyncio.run(talk(test_adk.app_on(server.url, monkeypatch), "adk", "one"))]
     graphs = [asyncio.run(talk(test_langgraph.app_on(server.url), "graph", "one"))]
-    asyncio.run(on(server.url, asking(), {"n": 1, "log": []}, config_of("t")))
+    asyncio.run(run_graph(server.url, interrupting_graph(), {"n": 1, "log": []}, config_of("t")))
     test_crewai.flow_of(KagentFlowPersistence("t", "carol", server.url)).kickoff(inputs={"id": "f"})
     KagentMemoryStorage("t", "carol", server.url).save("write", {}, "1700000000.0", 1.0)
 
@@ -42,9 +42,12 @@ def test_agents_of_all_frameworks_continue_after_the_server_was_killed(
 
     graphs.append(asyncio.run(talk(test_langgraph.app_on(server.url), "graph", "two")))
     assert ["heard 1" in str(graphs[0]), "heard 3" in str(graphs[1])] == [True, True]
-    of_nobody = server.http.get("/api/sessions/graph/tasks").json()["data"]
-    assert len(of_nobody) == 2, "of kagent's default user, regardless of the caller"
-    assert asyncio.run(on(server.url, asking(), Command(resume="yes"), config_of("t")))["log"] == ["a", "b:yes"]
+    of_default_user = server.http.get("/api/sessions/graph/tasks").json()["data"]
+    assert len(of_default_user) == 2, "of kagent's default user, regardless of the caller"
+    assert asyncio.run(run_graph(server.url, interrupting_graph(), Command(resume="yes"), config_of("t")))["log"] == [
+        "a",
+        "b:yes",
+    ]
 
     flow = test_crewai.flow_of(KagentFlowPersistence("t", "carol", server.url))
     flow.kickoff(inputs={"id": "f"})
