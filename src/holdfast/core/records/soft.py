@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists
-from ..actor_context import ActorContext
-from ..store import writes_with_actor
+from ..store import writes
 from .store import AsyncRecords, C, N, R
 
 
@@ -14,8 +13,8 @@ class AsyncSoftRecords(AsyncRecords[R, N, C]):
 
     _soft = True
 
-    @writes_with_actor
-    async def restore(self, connection: Connection, acting: ActorContext, *key: str) -> R:
+    @writes
+    async def restore(self, connection: Connection, *key: str) -> R:
         """Undo the deletion of a record. A live record is returned unchanged.
 
         Raises:
@@ -33,7 +32,6 @@ class AsyncSoftRecords(AsyncRecords[R, N, C]):
                     noun=self.noun,
                     key=key[0],
                 ) from None
-            if row is None:
-                raise self._missing(key)
-            await self._audit(connection, acting, "restored", row)
+        if row is None:
+            raise self._missing(key)
         return row
