@@ -245,7 +245,10 @@ class AsyncRewinds(TenantStore):
         children = await queries.children.all(connection, params)
         for child_id, _, is_open in children:
             if is_open:
-                raise Conflict(f"child run {child_id}, which a later step has started, is active: cancel it first")
+                raise Conflict(
+                    f"child run {child_id}, which a later step has started, is active: cancel it first",
+                    reason="child_active",
+                )
         for child_id, _, _ in children:
             await queries.attach_child.all(connection, {**params, "child_id": child_id, "call_id": None})
         return [(child_id, text.unescape(call_id)) for child_id, call_id, _ in children]
@@ -264,7 +267,10 @@ class AsyncRewinds(TenantStore):
         params = self._scope.params(run_id=run.id, iteration=run.iteration, anchor=anchor)
         row = await queries.to_redo.one(connection, params)
         if row is None:
-            raise Conflict(f"no rewind led run {run.id} to its current step {run.iteration}: see rewinds.list")
+            raise Conflict(
+                f"no rewind led run {run.id} to its current step {run.iteration}: see rewinds.list",
+                reason="nothing_to_redo",
+            )
         return _stored_rewind(connection, row)
 
     async def _check_current(self, connection: Connection, run: Run, stored_rewind: StoredRewind) -> None:
@@ -276,7 +282,8 @@ class AsyncRewinds(TenantStore):
         if has_moved or await queries.newer_calls.one(connection, params) is not None:
             raise Conflict(
                 f"run {run.id} has continued since rewind {rewind.id}: rewind it to step {rewind.to_step} first, "
-                "then redo that one by its id"
+                "then redo that one by its id",
+                reason="run_continued",
             )
 
     async def _put_back(

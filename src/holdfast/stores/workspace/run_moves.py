@@ -28,15 +28,22 @@ async def check_movable(
     if epoch is not None:
         check_holder(run, epoch)
     elif run.status == "running":
-        raise Conflict(f"run {run.id} is held by {run.holder}: pause or cancel it first, or give its epoch")
+        raise Conflict(
+            f"run {run.id} is held by {run.holder}: pause or cancel it first, or give its epoch", reason="run_held"
+        )
     params = scope.params(run_id=run.id, session_id=run.session_id)
     pending = mapper(Rewind, connection.dialect)(await queries.pending_of.all(connection, params))
     waiting = pending[0] if pending and after_waiting and pending[0].waits_for_worker else None
     if pending and waiting is None:
-        raise Conflict(f"rewind {pending[0].id} of run {run.id} is not finished: call workspaces.finish_rewinds first")
+        raise Conflict(
+            f"rewind {pending[0].id} of run {run.id} is not finished: call workspaces.finish_rewinds first",
+            reason="not_finished",
+        )
     other = await queries.others.one(connection, params)
     if other is not None:
-        raise Conflict(f"run {other[0]} of the same session is being driven: pause or cancel it first")
+        raise Conflict(
+            f"run {other[0]} of the same session is being driven: pause or cancel it first", reason="session_in_use"
+        )
     return waiting
 
 

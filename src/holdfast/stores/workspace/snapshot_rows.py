@@ -105,5 +105,5 @@ def check_same(existing: Snapshot, new: NewSnapshot) -> Snapshot:
         Conflict: it is another snapshot.
     """
     if (existing.run_id, existing.step, existing.kind) != (parse_id(new.run_id, "run id"), new.step, new.kind):
-        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind")
+        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind", reason="other_content")
     return existing

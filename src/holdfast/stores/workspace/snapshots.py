@@ -310,7 +310,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     }
     row = await queries.add.one(connection, params)
     if row is None:
-        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind")
+        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind", reason="other_content")
     return _snapshot(connection, row)
 
 
