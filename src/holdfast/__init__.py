@@ -13,7 +13,7 @@ from .stores.conversation.compaction.strategies import Strategy, Summarizer
 from .stores.conversation.general_feedback import GeneralFeedbackChange, NewGeneralFeedback
 from .stores.conversation.keys import CronKey, DirectKey, GroupKey, MainKey, SessionKey, SubagentKey, TeamKey
 from .stores.conversation.linked_threads import SERVICE_USER, thread_of
-from .stores.conversation.messages import NewMessage
+from .stores.conversation.new_entries import NewMessage
 from .stores.conversation.pending_messages import NewPendingMessage
 from .stores.conversation.tokens import TokenCounter
 from .stores.execution.a2a_push_configs import A2APushConfigChange, NewA2APushConfig
@@ -21,7 +21,7 @@ from .stores.execution.checkpoints.task_writes import Write
 from .stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from .stores.execution.runs.step_log import Usage
 from .stores.memory.agent_memories import NewAgentMemory
-from .stores.memory.crew_memories import NewCrewMemory
+from .stores.memory.new_crew_memories import NewCrewMemory
 from .stores.registry.agents import AgentChange, NewAgent
 from .stores.registry.blocks import NewBlock
 from .stores.registry.channel_instances import ChannelInstanceChange, NewChannelInstance

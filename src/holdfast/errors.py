@@ -69,7 +69,12 @@ class AlreadyExists(HoldfastError):
 
 
 class Conflict(HoldfastError):
-    """Another caller changed the object first, or the id is already used for different content; nothing was changed."""
+    """Another caller changed it first, or the same id was used with other content; nothing was changed."""
+
+    def __init__(self, message: str | None = None, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """Which conflict, for programs: ``"version"`` or ``"not_finished"``, for example."""
 
 
 class Fenced(Conflict):
@@ -86,6 +91,11 @@ class NothingToCompact(Conflict):
 
 class Forbidden(HoldfastError):
     """The caller is not allowed to do this."""
+
+    def __init__(self, message: str | None = None, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """Why, for programs: ``"expired"``, for example."""
 
 
 class ReadOnly(Forbidden):

@@ -3,6 +3,9 @@
 Every store method is written once, as ``async def``. On a blocking connection the awaited methods block instead of
 suspending, so one ``send`` runs the whole call to completion: no event loop, no thread, a normal traceback. The
 synchronous API, the SQLite writer and the simulator are based on this.
+
+It costs about two microseconds for each call. Unlike a call in a background event loop, a call that runs this way can
+join the caller's own synchronous transaction.
 """
 
 from __future__ import annotations

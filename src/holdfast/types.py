@@ -15,7 +15,8 @@ from .stores.conversation.feedback import AsyncFeedbackStore, Feedback, Feedback
 from .stores.conversation.general_feedback import AsyncGeneralFeedbackStore, GeneralFeedback, GeneralFeedbackStore
 from .stores.conversation.message_log import Message
 from .stores.conversation.messages import AsyncMessages, Messages
-from .stores.conversation.pending_messages import AsyncPendingMessages, PendingGroup, PendingMessage, PendingMessages
+from .stores.conversation.pending_groups import PendingGroup
+from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessage, PendingMessages
 from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions

@@ -5,6 +5,7 @@ Citus refuses."""
 from __future__ import annotations
 
 import json
+from graphlib import CycleError
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from holdfast import schema
 from holdfast.cli.commands import root
 from holdfast.errors import InvalidInput, SchemaMismatch
 from holdfast.migrations import distribution
-from holdfast.migrations.distribution import Table, plan
+from holdfast.migrations.distribution import PlannedTable, plan
 from holdfast.migrations.runner import created_tables
 
 ABOVE = [
@@ -94,11 +95,11 @@ def citus_url(bare_postgres_url: str) -> str:
 
 def test_reference_tables_come_first_and_targets_of_foreign_keys_before_their_sources() -> None:
     tables = [
-        Table("a_step", True, frozenset({"run", "tenants"})),
-        Table("run", True, frozenset({"sessions", "run"})),
-        Table("sessions", True, frozenset({"tenants"})),
-        Table("tenants", False),
-        Table("leases", False, frozenset({"tenants"})),
+        PlannedTable("a_step", True, frozenset({"run", "tenants"})),
+        PlannedTable("run", True, frozenset({"sessions", "run"})),
+        PlannedTable("sessions", True, frozenset({"tenants"})),
+        PlannedTable("tenants", False),
+        PlannedTable("leases", False, frozenset({"tenants"})),
     ]
     assert plan(tables) == [
         "SELECT create_reference_table('tenants')",
@@ -110,8 +111,12 @@ def test_reference_tables_come_first_and_targets_of_foreign_keys_before_their_so
 
 
 def test_distributed_tables_are_left_out_but_determine_colocation() -> None:
-    tables = [Table("messages", True, frozenset({"sessions"})), Table("sessions", True), Table("tenants", False)]
-    assert plan(tables, done=["sessions", "tenants"]) == [
+    tables = [
+        PlannedTable("messages", True, frozenset({"sessions"})),
+        PlannedTable("sessions", True),
+        PlannedTable("tenants", False),
+    ]
+    assert plan(tables, distributed=["sessions", "tenants"]) == [
         "SELECT create_distributed_table('messages', 'tenant_id', colocate_with => 'sessions')"
     ]
 
@@ -119,14 +124,15 @@ def test_distributed_tables_are_left_out_but_determine_colocation() -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        [Table("a", True, frozenset({"b"})), Table("b", True, frozenset({"a"}))],
-        [Table("everywhere", False, frozenset({"a"})), Table("a", True)],
+        [PlannedTable("a", True, frozenset({"b"})), PlannedTable("b", True, frozenset({"a"}))],
+        [PlannedTable("everywhere", False, frozenset({"a"})), PlannedTable("a", True)],
     ],
-    ids=["circle", "from above into a tenant's"],
+    ids=["cycle", "from a table of all tenants into a tenant's"],
 )
-def test_foreign_keys_that_cannot_be_distributed_are_refused(tables: list[Table]) -> None:
-    with pytest.raises(SchemaMismatch, match="circle"):
+def test_foreign_keys_that_cannot_be_distributed_are_refused(tables: list[PlannedTable]) -> None:
+    with pytest.raises(SchemaMismatch) as refused:
         plan(tables)
+    assert isinstance(refused.value.__cause__, CycleError)
 
 
 def test_every_table_of_the_catalogue_is_distributed_in_a_valid_order(citus_url: str) -> None:

@@ -27,7 +27,7 @@ from msgspec import Struct
 from holdfast.handles import AsyncHoldfast, Holdfast
 from holdfast.ids import RandomIds
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.tenant_handles import TenantHandle
 

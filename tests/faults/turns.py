@@ -14,7 +14,7 @@ from holdfast.engines.sqlite.engine_async import AsyncSqliteEngine
 from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.errors import HoldfastError
 from holdfast.ids import SeededIds
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.sync_runner import step
 from tests.workloads import workloads
 from tests.workloads.workloads import Call, OnEngine

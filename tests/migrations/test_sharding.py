@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.core.queries import Statement
 from holdfast.engines.dialect import Dialect
-from holdfast.migrations.distribution import ON_THE_COORDINATOR, plan
-from holdfast.migrations.distribution import Table as Spread
+from holdfast.migrations.distribution import ON_THE_COORDINATOR, PlannedTable, plan
 from holdfast.migrations.files import migrations
 from holdfast.migrations.runner import created_tables
 from tests.migrations.catalogue import Table, of_postgres
@@ -67,8 +66,8 @@ def test_all_tables_take_part_and_those_pointed_to_come_first(connection: psycop
             assert key.target == name or places[key.target] < places[name]
 
 
-def _spread(name: str, table: Table) -> Spread:
-    return Spread(name, "tenant_id" in table.columns, frozenset(key.target for key in table.foreign_keys))
+def _spread(name: str, table: Table) -> PlannedTable:
+    return PlannedTable(name, "tenant_id" in table.columns, frozenset(key.target for key in table.foreign_keys))
 
 
 OF_ALL_TENANTS = {"next_behind"}

@@ -22,7 +22,7 @@ from holdfast.ids import IdSource
 from holdfast.ids import parse as parse_id
 from holdfast.limits import Limits
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.conversation.tokens import estimate
 from holdfast.stores.lifecycle.tenants import Tenant

@@ -18,7 +18,8 @@ from holdfast.limits import SEARCH_CHARS
 from holdfast.stores.conversation.contacts import Contact
 from holdfast.stores.conversation.feedback import ISSUE_TYPES, Feedback
 from holdfast.stores.conversation.keys import GroupKey
-from holdfast.stores.conversation.pending_messages import NewPendingMessage, PendingGroup, PendingMessage
+from holdfast.stores.conversation.pending_groups import PendingGroup
+from holdfast.stores.conversation.pending_messages import NewPendingMessage, PendingMessage
 from tests.contract.cases.values import same
 from tests.models import oracle
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from holdfast.stores.conversation.feedback import ISSUE_TYPES, Feedback
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.pending_messages import NewPendingMessage, PendingGroup
+from holdfast.stores.conversation.pending_groups import PendingGroup
+from holdfast.stores.conversation.pending_messages import NewPendingMessage
 from tests.workloads.workloads import Arguments, World, maker
 
 ROOMS = (("telegram", "-100"), ("telegram", "-1001"), ("discord", "general"))

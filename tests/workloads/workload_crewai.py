@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.stores.memory.crew_memories import NewCrewMemory
+from holdfast.stores.memory.new_crew_memories import NewCrewMemory
 from tests.workloads.workloads import Arguments, World, maker
 
 FLOWS = ("booking", "review", "report")

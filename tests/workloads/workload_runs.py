@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.clock import from_us
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.execution.runs.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
 from holdfast.stores.execution.runs.states import Run, Status
 from holdfast.stores.execution.runs.step_log import Usage

@@ -25,7 +25,7 @@ from holdfast.limits import Limits
 from holdfast.migrations import runner
 from holdfast.store_lists import PlatformStores, SyncHandle, store_names
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession, Buffer, BufferedSession
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.execution.runs.leases import AsyncRunQueue, RunQueue
 from holdfast.stores.lifecycle.api_keys import ApiKeys, AsyncApiKeys

@@ -1,8 +1,9 @@
 """uvicorn's HTTP/1.1 protocol with the limits that uvicorn has no option for.
 
-uvicorn parses requests and writes responses. This subclass bounds what a client can do outside of a request that the
-application handles: endless headers, connections without requests, responses that are not read, and too many connections. The
-server calls ``check`` for every connection once a second: timers for each of them would cost more.
+uvicorn parses requests, with httptools, and writes responses. This subclass bounds what a client can do outside of a
+request that the application handles: endless headers, connections without requests, responses that are not read, and
+too many connections. The server calls ``check`` for every connection once a second: timers for each of them would cost
+more.
 """
 
 from __future__ import annotations

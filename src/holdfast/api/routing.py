@@ -1,4 +1,8 @@
-"""The router of both APIs: finds the route for a request's path, runs it and records metrics."""
+"""The router of both APIs: finds the route for a request's path, runs it and records metrics.
+
+It serves ``/v1`` and kagent's ``/api``. It alone sets the deadline of a request, cancels and counts the request, and
+converts its errors to responses.
+"""
 
 from __future__ import annotations
 

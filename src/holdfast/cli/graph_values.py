@@ -1,8 +1,8 @@
 """Decodes the values of a graph's checkpoint to plain data, without LangGraph.
 
-``HoldfastSaver`` writes a checkpoint as a skeleton and pieces (see ``adapters/langgraph/codec.py``). This module reassembles
-them without creating objects: an object becomes a dictionary with the name of its class under ``$type``, and a value that cannot
-be represented becomes its size. No class is imported and no foreign code runs.
+``HoldfastSaver`` writes a checkpoint as a state and pieces (see ``checkpoint_state.py`` and ``codec.py`` in
+``adapters/langgraph``). This module reassembles them without creating objects: an object becomes a dictionary with the name of
+its class under ``$type``, and a value that cannot be represented becomes its size. No class is imported and no foreign code runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Synchronous store classes: one typed line for each method of the asynchronous class."""
+"""Synchronous store classes: one typed line for each method of the asynchronous class.
+
+``get = blocking(AsyncSessions.get)`` keeps the exact signature of the method; ``sync_runner`` runs its coroutine.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 A stored value is the text ``aes-gcm:`` followed by base64 of key id, nonce, ciphertext and tag (AES-256-GCM). Its associated data
 identifies the tenant, table, row and column, so a value copied elsewhere does not decrypt there. Text without the prefix was
 stored before a key was configured and is returned unchanged. ``core/encrypted_columns.py`` shows how a store uses this.
+
+This is the only module that encrypts. The key ring is part of the ``Setting``, like the clock. ``holdfast.encryption``
+is the public interface, which the adapters and the server use, too.
 """
 
 from __future__ import annotations

@@ -22,24 +22,20 @@ value contains another as in PostgreSQL's ``jsonb @> jsonb``:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal, cast, get_args
 
 from msgspec import UNSET, Struct, UnsetType, json
 
-from ..clock import to_us
 from ..engines.dialect import Dialect
 from ..engines.sql_fragments import any_of, document_contains, key_compares, key_contains, key_equals, key_in
-from ..errors import InvalidFilter, InvalidInput
-from ..ids import parse as parse_id
+from ..errors import InvalidFilter
 from ..limits import Limits
 from . import text
+from .filter_values import column_param, plain_param, scalar_kind, scalar_param, short_repr
 
 Operator = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "contains"]
 _OPERATORS = get_args(Operator)
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_MAX_NUMBER = 10**16
-"""Numbers to compare must be smaller than this: above it, the engines disagree on the digits of a float."""
 
 
 class Filter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -119,7 +115,7 @@ class FilterColumns:
         if not isinstance(f, Filter) or isinstance(f.column, str) == isinstance(f.meta, str):
             raise InvalidFilter("a filter is made with column(...) or meta(...) and names exactly one of them")
         if f.op not in _OPERATORS:
-            raise InvalidFilter(f"unknown operator {_repr(f.op)}; operators: {', '.join(_OPERATORS)}", field="op")
+            raise InvalidFilter(f"unknown operator {short_repr(f.op)}; operators: {', '.join(_OPERATORS)}", field="op")
         if f.op == "in":
             return self._in(f, name, params, dialect, limits)
         if isinstance(f.column, str):
@@ -138,7 +134,7 @@ class FilterColumns:
         sql, kind = self._lookup(f.column)
         if kind in ("json", "tags"):
             raise InvalidFilter(_ONLY_CONTAINS.format(f.column, "in"), field=f.column)
-        values = [_column_value(value, f.column, kind) for value in f.value if value is not None]
+        values = [column_param(value, f.column, kind) for value in f.value if value is not None]
         parts = [f"{sql} IS NULL"] if len(values) < len(f.value) else []
         if values:
             name = f"{name}_at" if kind == "time" else name
@@ -151,7 +147,7 @@ class FilterColumns:
         if self._metadata is None:
             raise InvalidFilter(_NO_METADATA, field="meta")
         for value in f.value:
-            _scalar_kind(value)
+            scalar_kind(value)
         params[f"{name}_key"] = text.escape(str(f.meta))
         params[name] = text.dump(f.value)
         return f"COALESCE({key_in(dialect, self._metadata, f'{name}_key', name)}, {_false(dialect)})"
@@ -160,7 +156,7 @@ class FilterColumns:
         entry = self._columns.get(public)
         if entry is None:
             raise InvalidFilter(
-                f"cannot filter on the column {_repr(public)}; columns: {', '.join(self._columns)}", field="column"
+                f"cannot filter on the column {short_repr(public)}; columns: {', '.join(self._columns)}", field="column"
             )
         return entry
 
@@ -176,7 +172,7 @@ class FilterColumns:
             return f"({sql} IS {'NOT ' if f.op == 'ne' else ''}NULL)"
         if kind == "time":
             name = f"{name}_at"  # parameters for times end in _at, see core/queries.py
-        params[name] = _column_value(f.value, public, kind)
+        params[name] = column_param(f.value, public, kind)
         if f.op in ("eq", "ne"):
             return f"({sql} {'=' if f.op == 'eq' else 'IS DISTINCT FROM'} :{name}{_cast(kind, dialect)})"
         if f.op == "contains":
@@ -191,19 +187,19 @@ class FilterColumns:
     def _meta(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect) -> str:
         if self._metadata is None:
             raise InvalidFilter(_NO_METADATA, field="meta")
-        kind = _scalar_kind(f.value)
+        kind = scalar_kind(f.value)
         params[f"{name}_key"] = text.escape(str(f.meta))
         at = (dialect, self._metadata, f"{name}_key", name)
         if f.op == "eq":
-            params[name] = _scalar(f.value, kind, dialect)
+            params[name] = scalar_param(f.value, kind, dialect)
             return f"COALESCE({key_equals(*at, kind)}, {_false(dialect)})"
         if f.op == "contains":
-            params[name] = _scalar(f.value, kind, dialect)
+            params[name] = scalar_param(f.value, kind, dialect)
             return f"COALESCE({key_contains(*at, kind)}, {_false(dialect)})"
         if kind not in ("number", "text"):
-            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {_repr(f.value)}", field="value")
+            raise InvalidFilter(f"{f.op!r} compares numbers or text, not {short_repr(f.value)}", field="value")
         plain = kind == "text" or dialect is Dialect.SQLITE
-        params[name] = _plain(f.value) if plain else _scalar(f.value, kind, dialect)
+        params[name] = plain_param(f.value) if plain else scalar_param(f.value, kind, dialect)
         return f"COALESCE({key_compares(*at, kind, _SIGNS[f.op])}, {_false(dialect)})"
 
 
@@ -214,7 +210,7 @@ _ONLY_CONTAINS = "{} takes 'contains' with an object or a list of objects, not {
 def _contained(f: Filter, sql: str, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
     """Return the SQL condition that a JSON column contains a value."""
     if f.op != "contains" or not isinstance(f.value, (Mapping, list, tuple)):
-        actual = f.op if f.op != "contains" else _repr(f.value)
+        actual = f.op if f.op != "contains" else short_repr(f.value)
         raise InvalidFilter(_ONLY_CONTAINS.format(f.column, actual), field=str(f.column))
     _check_parts(f.value, limits)
     if dialect is Dialect.POSTGRES:
@@ -226,7 +222,7 @@ def _contained(f: Filter, sql: str, name: str, params: dict[str, Any], dialect: 
 def _tagged(f: Filter, sql: str, name: str, params: dict[str, Any]) -> str:
     if f.op != "contains" or not isinstance(f.value, str):
         raise InvalidFilter(
-            f"{f.column} takes 'contains' with one text, not {f.op!r} with {_repr(f.value)}", field=str(f.column)
+            f"{f.column} takes 'contains' with one text, not {f.op!r} with {short_repr(f.value)}", field=str(f.column)
         )
     params[name] = text.escape(f.value)
     return f"({sql} = :{name}))"
@@ -246,7 +242,7 @@ def _check_parts(value: Any, limits: Limits) -> None:
             if isinstance(part, Mapping) and not all(isinstance(key, str) for key in part):
                 raise InvalidFilter("the keys of an object in a 'contains' filter must be text", field="value")
         else:
-            _scalar_kind(part)
+            scalar_kind(part)
 
 
 class _Contained:
@@ -279,11 +275,11 @@ class _Contained:
     def _matches(self, entry: str, value: Any) -> str:
         if isinstance(value, (Mapping, list, tuple)):
             return self._within(f"{entry}.value", value, f"{entry}.type")
-        kind = _scalar_kind(value)
+        kind = scalar_kind(value)
         if kind in ("true", "false", "null"):
             return f"{entry}.type = '{kind}'"
         types = "('text')" if kind == "text" else "('integer', 'real')"
-        return f"{entry}.type IN {types} AND {entry}.atom = :{self._param(_plain(value))}"
+        return f"{entry}.type IN {types} AND {entry}.atom = :{self._param(plain_param(value))}"
 
     def _param(self, value: Any) -> str:
         self._number += 1
@@ -313,74 +309,6 @@ def equal_metadata(metadata: Mapping[str, Any] | None) -> list[Filter]:
 def id_list(ids: Sequence[str], dialect: Dialect) -> Any:
     """Return ids in their stored form as the one parameter that ``sql_fragments.any_of`` takes."""
     return json.encode(list(ids)).decode() if dialect is Dialect.SQLITE else list(ids)
-
-
-def _scalar_kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        if not abs(value) < _MAX_NUMBER:  # "not", because NaN compares false with everything
-            raise InvalidFilter(
-                f"a number to filter by must be finite and under 1e16, not {_repr(value)}", field="value"
-            )
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    raise InvalidFilter(
-        f"a value to filter by must be text, a number, true, false or null, not {type(value).__name__}", field="value"
-    )
-
-
-def _scalar(value: Any, kind: str, dialect: Dialect) -> Any:
-    """Return a scalar as a parameter of an equality: the value or the name of its type on SQLite, JSON on PostgreSQL."""
-    if dialect is Dialect.POSTGRES:
-        return text.dump(value)
-    return kind if kind in ("true", "false", "null") else _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    return text.escape(value) if isinstance(value, str) else text.plain(value)
-
-
-def _column_value(value: Any, public: str, kind: str) -> Any:
-    if kind == "time" and isinstance(value, datetime) and value.tzinfo is not None:
-        return _time_us(value, public)
-    if kind == "number" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
-        return text.plain(value)
-    if kind == "bool" and isinstance(value, bool):
-        return value
-    if kind == "text" and isinstance(value, str):
-        return text.escape(value)
-    if kind == "id" and isinstance(value, str):
-        return _parse_id(value, public)
-    expected = {"time": "a datetime with a time zone", "number": "a whole number under 1e16", "bool": "true or false"}
-    raise InvalidFilter(f"{public} is compared with {expected.get(kind, 'text')}, not {_repr(value)}", field=public)
-
-
-def _time_us(value: datetime, public: str) -> int:
-    try:
-        return to_us(value)
-    except InvalidInput:
-        raise InvalidFilter(
-            f"{public} must be between the years 1 and 9999 in UTC, not {value}", field=public
-        ) from None
-
-
-def _parse_id(value: str, public: str) -> str:
-    try:
-        return parse_id(value, public)
-    except InvalidInput as error:
-        raise InvalidFilter(str(error), field=public) from None
-
-
-def _repr(value: Any) -> str:
-    """Return a short ``repr`` for an error message, even of values whose ``repr`` fails."""
-    try:
-        return repr(value)[:60]
-    except (ValueError, RecursionError):  # a number with thousands of digits, a list that contains itself
-        return f"{type(value).__name__} without a repr"
 
 
 def _cast(kind: str, dialect: Dialect) -> str:

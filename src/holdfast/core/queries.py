@@ -7,10 +7,14 @@ The SQL is portable. Where the engines differ, there are three forms:
 * a list as one parameter: ``id /*in ids uuid*/``, which is JSON text on SQLite and an array on PostgreSQL
 * two adjacent variants of a query: ``-- name: append @sqlite`` and ``-- name: append @postgres``
 
-Text that several queries share is a part: ``-- part: ready`` defines it, ``/*part ready*/`` includes it. A part may have variants
-too, and a file can include the parts of another (``Queries(..., parts=other)``).
+Text that several queries share is a part: ``-- part: ready`` defines it, ``/*part ready*/`` includes it. A part may
+have variants too, and a file can include the parts of another (``Queries(..., parts=other)``). Conditions that many
+queries need, and that differ between the engines, are functions in ``engines/sql_fragments.py``. Every value and every
+key is a parameter. A parameter whose name ends in ``_at`` is a time in microseconds.
+
 ``/*columns Session*/ *`` expands to the columns of that row type. ``/*where*/`` is replaced by a caller's filters, and
-``/*index*/`` after a table by the index that SQLite must use: it has no statistics, and would choose a bad index for a list.
+``/*index*/`` after a table by the index that SQLite must use: it has no statistics, and would choose a bad index for a
+list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tables with a row type: the common part of the patterns grants, overlays, transitions, logs and tokens.
 
-A pattern defines its statements once, as a template in the form of a ``.sql`` file (``core/queries.py``); a store declares the
-table and its row type. ``by_name`` lists the statements of a table, so that the checks of all queries include them.
+A pattern defines its statements once, as a template in the form of a ``.sql`` file (``core/queries.py``); a store
+declares the table and its row type. ``by_name`` lists the statements of a table, so that the checks of all queries
+include them. The methods of a table take a connection, so that several patterns can share a transaction.
 """
 
 from __future__ import annotations

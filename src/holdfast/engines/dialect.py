@@ -1,4 +1,9 @@
-"""The two SQL dialects and the properties in which they differ."""
+"""The two SQL dialects and the properties in which they differ.
+
+PostgreSQL stores the native types uuid, timestamptz, jsonb and boolean, so that SQL typed into psql works as expected.
+SQLite has STRICT tables with ids and JSON as text and times in microseconds. ``core/queries.py`` and ``core/rows.py``
+convert.
+"""
 
 from __future__ import annotations
 

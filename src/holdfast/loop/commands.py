@@ -1,5 +1,8 @@
 """The commands of the loop. ``core`` yields them and receives their results; it does no input or output itself.
 
+``core`` does not even read the clock. So a test can kill the process at every command, and the same core serves
+threads, event loops and the simulator.
+
 A ``StoreCommand`` is one call of one store: ``command.on(tenant)`` makes it, on a ``TenantHandle`` or, awaited, on an
 ``AsyncTenantHandle``; its error is thrown into the loop. Each can be repeated when its answer was lost, except the claim.
 The executor carries out the others:

@@ -1,8 +1,13 @@
 """Catalogue of the tables that the migrations create, from which purges, exports and sharding are derived.
 
-It is read from an SQLite database in memory to which all migrations were applied. It is the same for both engines (a test
-compares them) except for the search index, which only SQLite stores in tables. A new table is purged with its tenant, exported
-and distributed without being listed here; ``EXCEPTIONS`` and ``GLOBAL`` list the tables that are not, with the reasons.
+In the tables of tenants, ``tenant_id`` is the first column of every primary key, unique key, foreign key and index.
+Every statement on them names it, and no statement writes for two tenants. So the same schema can be sharded by tenant
+(``distribution``), and the foreign keys determine the order in which tables are purged, exported and distributed.
+
+It is read from an SQLite database in memory to which all migrations were applied. It is the same for both engines (a
+test compares them) except for the search index, which only SQLite stores in tables. A new table is purged with its
+tenant, exported and distributed without being listed here; ``EXCEPTIONS`` and ``GLOBAL`` list the tables that are not,
+with the reasons.
 """
 
 from __future__ import annotations

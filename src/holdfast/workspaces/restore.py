@@ -1,5 +1,8 @@
 """Restoring a directory to a snapshot: the wanted tree is compared with the current one, and only differences are
 written.
+
+If the tree of the directory was cached, the restored tree replaces it in the cache, so that the next capture reads only
+the paths that were restored or that changed since.
 """
 
 from __future__ import annotations

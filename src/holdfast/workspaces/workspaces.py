@@ -1,4 +1,8 @@
-"""Workspaces: the directories that agents work in, captured as snapshots."""
+"""Workspaces: the directories that agents work in, captured as snapshots.
+
+``trees`` works on files and knows no database; this package connects it with the stores. Work on files runs in a thread
+if the caller has an event loop, and in the caller's own thread otherwise (``offload``).
+"""
 
 from __future__ import annotations
 

@@ -16,14 +16,8 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from holdfast.adapters.langgraph import StrictSerializer
-from holdfast.adapters.langgraph.codec import (
-    Decoder,
-    Encoder,
-    dump_checkpoint,
-    dump_value,
-    load_checkpoint,
-    load_value,
-)
+from holdfast.adapters.langgraph.checkpoint_state import dump_checkpoint, load_checkpoint
+from holdfast.adapters.langgraph.codec import Decoder, Encoder, dump_value, load_value
 from holdfast.adapters.langgraph.fingerprint import Fingerprint
 from holdfast.adapters.langgraph.object_cache import CachedThread, ObjectCache, SerializedObject
 from holdfast.errors import Corrupt

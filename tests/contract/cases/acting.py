@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.actor_context import ActorContext
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract

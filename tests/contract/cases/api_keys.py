@@ -56,9 +56,8 @@ async def only_the_very_key_gets_in(world: World) -> None:
     key, _ = await made(world)
     wrong: list[Any] = [new_api_key(), key[:-1], key + "0", key[:-1] + ("0" if key[-1] != "0" else "1"), key.upper()]
     for other in [*wrong, "", "hf_", " " + key, key + "\n", "hf_" + "g" * 48, "\ud800", None, 7]:
-        with raises(Forbidden) as refused:
+        with raises(Forbidden, reason="unknown") as refused:
             await world.api_keys.verify(other)
-        assert "not known" in str(refused.error)
         assert key[11:] not in str(refused.error)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.filters import column, meta
 from holdfast.errors import Conflict, NotFound
 from holdfast.stores.conversation.branches import Branch
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from tests.contract.cases.branches import append_texts, joined_text, session_with_texts, shown_text
 from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract

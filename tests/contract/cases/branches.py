@@ -11,7 +11,7 @@ from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.branches import Branch
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.messages import BAD_IDS, check_counters
 from tests.contract.cases.suite import contract

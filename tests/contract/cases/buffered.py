@@ -13,7 +13,7 @@ from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession
 from holdfast.stores.conversation.keys import DirectKey
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract

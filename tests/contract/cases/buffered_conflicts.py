@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from holdfast.errors import Conflict, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.buffer.buffered import AsyncBufferedSession
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.buffered import check_stored, saved_buffer, texts_of
 from tests.contract.cases.suite import contract

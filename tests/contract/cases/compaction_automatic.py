@@ -11,7 +11,7 @@ from holdfast.errors import Conflict, InvalidInput, NotFound, NothingToCompact
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
 from holdfast.stores.conversation.compaction.strategies import PRUNED
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.tokens import estimate
 from holdfast.sync_runner import step
 from holdfast.tenant_handles import AsyncTenantHandle

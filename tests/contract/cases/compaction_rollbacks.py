@@ -12,7 +12,7 @@ from holdfast.clock import from_us
 from holdfast.errors import Conflict, NotFound
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.compactions import HYBRID, LONG, POLICY, call, result, session_with, shown_messages

@@ -13,7 +13,7 @@ from holdfast.stores.conversation.compaction.events import CompactionEvent
 from holdfast.stores.conversation.compaction.policy import CompactionPolicy
 from holdfast.stores.conversation.compaction.strategies import PRUNED, CompactionChanges, CompactionHistory
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from holdfast.stores.conversation.tokens import estimate
 from holdfast.tenant_handles import AsyncTenantHandle

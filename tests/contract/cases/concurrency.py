@@ -7,7 +7,7 @@ from functools import partial
 
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.sessions import Session
 from tests.contract.cases.messages import check_counters
 from tests.contract.cases.suite import contract

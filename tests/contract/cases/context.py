@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 

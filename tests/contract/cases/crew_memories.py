@@ -8,7 +8,8 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.errors import DimensionMismatch, InvalidInput, InvalidText, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.memory.crew_memories import SLICE_ROWS, CrewMemory, NewCrewMemory
+from holdfast.stores.memory.crew_memories import SLICE_ROWS, CrewMemory
+from holdfast.stores.memory.new_crew_memories import NewCrewMemory
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, raises

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, NotFound
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from tests.contract.cases.compactions import LONG, POLICY, session_with, shown_messages
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of

@@ -11,7 +11,7 @@ from holdfast.core.paging import encode_cursor
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.conversation.message_log import Message
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS, TEXTS

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.limits import Limits
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import NOT_JSON, nested, same

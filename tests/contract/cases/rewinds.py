@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import from_us
 from holdfast.errors import Conflict
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from holdfast.stores.execution.runs.states import Run
 from holdfast.stores.execution.runs.step_log import Usage

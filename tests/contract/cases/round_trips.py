@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import NUMBERS, TEXTS, documents, nested, same
 from tests.contract.cases.world import World

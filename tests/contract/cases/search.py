@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.paging import Page
 from holdfast.errors import InvalidFilter, InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.search.index import BATCH_MESSAGES
 from holdfast.stores.conversation.search.search import SearchHit
 from holdfast.stores.conversation.sessions import Session

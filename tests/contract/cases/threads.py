@@ -7,7 +7,7 @@ from typing import Any
 from holdfast import NewA2APushConfig, column
 from holdfast.errors import Conflict
 from holdfast.stores.conversation.linked_threads import SERVICE_USER, thread_of
-from holdfast.stores.memory.crew_memories import NewCrewMemory
+from holdfast.stores.memory.new_crew_memories import NewCrewMemory
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises

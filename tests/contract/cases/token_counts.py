@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core import text
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.conversation.tokens import MESSAGE_TOKENS, estimate
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import documents

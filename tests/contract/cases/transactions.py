@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import AlreadyExists, Conflict, InvalidFilter, NotFound
-from holdfast.stores.conversation.messages import NewMessage
+from holdfast.stores.conversation.new_entries import NewMessage
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, everything, raises, uuid_of

@@ -15,7 +15,8 @@ from holdfast import Holdfast, Limits, TenantHandle
 from holdfast.clock import FixedClock, from_us
 from holdfast.errors import InvalidInput, InvalidText, LimitExceeded
 from holdfast.stores.memory import similarity
-from holdfast.stores.memory.crew_memories import CrewMemory, CrewMemoryMatch, NewCrewMemory
+from holdfast.stores.memory.crew_memories import CrewMemory, CrewMemoryMatch
+from holdfast.stores.memory.new_crew_memories import NewCrewMemory
 from tests.errors import raises
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,22 +1,19 @@
-"""Encodes a checkpoint as a small state and pieces that checkpoints share.
+"""Encodes values as small skeletons and pieces that checkpoints share.
 
 Lists, dictionaries and snapshots are split up; their elements become pieces if they are large enough. What remains is a skeleton,
-which contains the number of pieces at each position, and a *shape*: the names of channels and nodes, which are the same in almost
-every step of a graph and are a piece, too. Pieces are consumed in the order in which the skeletons refer to them.
+which contains the number of pieces at each position. Pieces are consumed in the order in which the skeletons refer to them.
+``checkpoint_state`` encodes a whole checkpoint with them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from holdfast.clock import from_us, to_us
 from holdfast.errors import Corrupt, InvalidInput
 
 from .fingerprint import fingerprint_of, is_recognisable, is_unchanged
@@ -30,15 +27,11 @@ MAX_SKELETON = 512
 MAX_DEPTH = 4
 CHUNK = 64
 """Small elements of a list that share a piece."""
-FORMAT = 1
-_VERSION_6 = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-_GREGORIAN_US = 12_219_292_800_000_000
-"""Microseconds from the epoch of UUID timestamps (1582-10-15) to 1970."""
 _KINDS = ("null", "bytes", "bytearray", "msgpack")
 _MSGPACK = bytes([_KINDS.index("msgpack")])
 _LIST, _DICT, _SKELETON, _SNAPSHOT = 3, 4, 5, 6
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder().decode
 
 Serde = Any
 Piece = bytes | int | tuple[int, int]
@@ -89,7 +82,7 @@ class Encoder:
         self._untouched = untouched
         start = len(self.pieces)
         node = self.node(value)
-        packed = _pack(node)
+        packed = pack(node)
         if len(packed) <= MAX_SKELETON:
             return node
         self.pieces.insert(start, packed)
@@ -214,7 +207,7 @@ class Decoder:
         if node[0] == _SNAPSHOT:
             return _DeltaSnapshot(self.value(node[1]))
         if node[0] == _SKELETON:
-            return self.value(_unpack(self.raw()))
+            return self.value(unpack(self.raw()))
         raise Corrupt("the skeleton of a saved value contains an unknown node")
 
     def raw(self) -> bytes:
@@ -299,79 +292,14 @@ class Decoder:
         return self._serde.loads_typed((_KINDS[body[0]], body[1:]))
 
 
-def dump_checkpoint(checkpoint: Mapping[str, Any], encoder: Encoder, untouched: Collection[str] = ()) -> bytes:
-    """Encode a checkpoint and return its state. The shape is the first piece.
-
-    Args:
-        untouched: channels whose value has not changed since it was read.
-    """
-    versions, seen = checkpoint["channel_versions"], checkpoint["versions_seen"]
-    values, updated = checkpoint["channel_values"], checkpoint.get("updated_channels")
-    names = list(
-        dict.fromkeys([*versions, *values, *(name for node in seen.values() for name in node), *(updated or ())])
-    )
-    number = {name: at for at, name in enumerate(names)}
-    shape = [
-        checkpoint["v"],
-        names,
-        [number[name] for name in versions],
-        [[node, [number[name] for name in channels]] for node, channels in seen.items()],
-        [number[name] for name in values],
-    ]
-    encoder.begin(_pack(shape))
-    standard = {"v", "id", "ts", "channel_versions", "versions_seen", "channel_values", "updated_channels"}
-    extra = {key: value for key, value in checkpoint.items() if key not in standard}
-    own, of_seen = list(versions.values()), [version for node in seen.values() for version in node.values()]
-    newest = _newest([*own, *of_seen])
-    state = [
-        FORMAT,
-        _moment(checkpoint["ts"], checkpoint["id"]),
-        newest,
-        _relative(own, newest),
-        _relative(of_seen, newest),
-        None if updated is None else [number[name] for name in updated],
-        [encoder.bounded(value, untouched=name in untouched) for name, value in values.items()],
-    ]
-    if extra or "updated_channels" not in checkpoint:
-        state += [encoder.bounded(extra), "updated_channels" in checkpoint]
-    return _pack(state)
-
-
-def load_checkpoint(id: str, state: bytes, decoder: Decoder) -> dict[str, Any]:
-    """Decode a checkpoint.
-
-    Raises:
-        Corrupt: the state or its pieces are damaged, or written in an unknown format.
-    """
-    form, moment, newest, versions, seen_versions, updated, nodes, *extra = _unpack(state)
-    if form != FORMAT:
-        raise Corrupt(f"checkpoint {id} is written in format {form}, which this release does not support")
-    v, names, channels, seen, valued = _unpack(decoder.shape())
-    versions, rest = _relative(versions, newest), iter(_relative(seen_versions, newest))
-    checkpoint = {
-        "v": v,
-        "ts": moment if isinstance(moment, str) else from_us(moment + _created_us(id)).isoformat(),
-        "id": id,
-        "channel_values": {names[at]: decoder.value(node) for at, node in zip(valued, nodes, strict=True)},
-        "channel_versions": {names[at]: version for at, version in zip(channels, versions, strict=True)},
-        "versions_seen": {node: {names[at]: next(rest) for at in numbers} for node, numbers in seen},
-        "updated_channels": None if updated is None else [names[at] for at in updated],
-    }
-    if extra:
-        checkpoint |= decoder.value(extra[0])
-        if not extra[1]:
-            del checkpoint["updated_channels"]
-    return checkpoint
-
-
 def dump_value(value: Any, encoder: Encoder) -> bytes:
     """Encode one value and return its skeleton. The encoder contains the pieces."""
-    return _pack(encoder.bounded(value))
+    return pack(encoder.bounded(value))
 
 
 def load_value(state: bytes, pieces: Sequence[bytes], serde: Serde) -> Any:
     """Decode one value."""
-    return Decoder(serde, pieces, range(len(pieces))).value(_unpack(state))
+    return Decoder(serde, pieces, range(len(pieces))).value(unpack(state))
 
 
 def _runs(places: list[int | None]) -> Sequence[list[int | None]]:
@@ -387,29 +315,3 @@ def _count(items: list[Any], pieces: int) -> None:
         items[-1] += pieces
     else:
         items.append(pieces)
-
-
-def _moment(ts: str, id: str) -> int | str:
-    """Encode a timestamp as microseconds after the creation of the id, if that is lossless."""
-    try:
-        us = to_us(datetime.fromisoformat(ts))
-        return us - _created_us(id) if from_us(us).isoformat() == ts else ts
-    except (ValueError, TypeError, OverflowError):
-        return ts
-
-
-def _created_us(id: str) -> int:
-    """Return the creation time in a UUID of version 6, as LangGraph uses, in microseconds; 0 for other ids."""
-    if not _VERSION_6.fullmatch(id):
-        return 0
-    return int(f"{id[:8]}{id[9:13]}{id[15:18]}", 16) // 10 - _GREGORIAN_US
-
-
-def _newest(versions: Sequence[Any]) -> int | None:
-    """Return the highest version, if all versions are integers."""
-    return max(versions) if versions and all(type(version) is int for version in versions) else None
-
-
-def _relative(versions: Sequence[Any], newest: int | None) -> Sequence[Any]:
-    """Convert versions to their distances to the newest, which are small numbers, and back."""
-    return versions if newest is None else [newest - version for version in versions]

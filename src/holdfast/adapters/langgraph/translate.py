@@ -14,7 +14,8 @@ from holdfast import Filter, Write
 from holdfast.errors import InvalidInput
 from holdfast.types import CachedPieces, Checkpoint, StoredPieces
 
-from .codec import Decoder, Encoder, Piece, dump_checkpoint, dump_value, load_checkpoint, load_value
+from .checkpoint_state import dump_checkpoint, load_checkpoint
+from .codec import Decoder, Encoder, Piece, dump_value, load_value
 from .encryption import Cipher, NoCipher
 from .fencing import ForkPoints
 from .object_cache import CachedThread, ObjectCache, SerializedObject

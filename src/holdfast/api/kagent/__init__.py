@@ -1,9 +1,10 @@
 """The API of kagent's controller (`/api/...`), for agents built with kagent.
 
-The clients of kagent 0.10 (``kagent-core``, ``-adk``, ``-langgraph``, ``-crewai``) work with it unchanged. It implements
-everything they need; where kagent's own server loses data or contradicts its clients, it follows the clients. It makes no
-decisions of its
-own: it translates between that protocol and the stores.
+The clients of kagent 0.10 (``kagent-core``, ``-adk``, ``-langgraph``, ``-crewai``) work with it unchanged. It
+implements everything they need; where kagent's own server loses data or contradicts its clients, it follows the
+clients. It makes no decisions of its own: it translates between that protocol and the stores. The clients that store
+checkpoints, flows and memories know only the name of a thread and no session: ``stores/conversation/linked_threads.py``
+connects the two.
 
 | kagent's | is stored as |
 | --- | --- |

@@ -1,4 +1,11 @@
-"""Record stores: a store that needs only a row type and inherits all of its methods."""
+"""Record stores: a store that needs only a row type and inherits all of its methods.
+
+Markers on the fields of the row type declare the key, the limits, and the fields that can be filtered or searched
+(``fields``). The statements are generated from that declaration as the text of a ``.sql`` file, so every check of the
+statements includes them (``statements``). One generic class is the synchronous form of all record stores (``sync``),
+one line declares the HTTP operations of a store (``api/record_routes.py``), and one contract test checks every promise
+on each store.
+"""
 
 from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, Searchable, Tags
 from .soft import AsyncSoftRecords

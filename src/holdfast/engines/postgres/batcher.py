@@ -1,9 +1,15 @@
-"""Batching of grouped writes on PostgreSQL: all queued items are sent in one statement, and each succeeds or fails alone.
+"""Batching of grouped writes on PostgreSQL: queued items share one commit, and each succeeds or fails alone.
 
-A lane is a task that sends batches until the queue is empty. It keeps its connection between batches, because acquiring one
-from the pool costs about as much as the statement. Callers wait only for their own future, so a cancelled caller does not
-affect the others. A single caller sends its item itself, because starting a task and waiting for it would take two more
-iterations of the event loop.
+Appends of several tenants share a round trip, too. The items of one tenant are one statement; those of different
+tenants have statements of their own, which are pipelined, so that a statement never writes for two tenants. If a batch
+fails, its items are written one by one. Items that wait behind a lost connection are sent on the next one; only the
+outcome of items that were sent can be unknown. If Citus distributes the tables (``citus``), each tenant's items are sent
+by themselves, and more lanes run instead.
+
+A lane is a task that sends batches until the queue is empty. It keeps its connection between batches, because acquiring
+one from the pool costs about as much as the statement. Callers wait only for their own future, so a cancelled caller
+does not affect the others. A single caller sends its item itself, because starting a task and waiting for it would take
+two more iterations of the event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 MAX_GROUP = 256
-"""Items sent in one statement; further items wait for the next one."""
+"""Items sent in one batch; further items wait for the next one."""
 MAX_LANES = 2
 """Batches in flight at once: while the server flushes one, the next can be sent."""
 MAX_LANES_APART = 8

@@ -1,4 +1,9 @@
-"""Detection of tables that Citus distributes over several nodes."""
+"""Detection of tables that Citus distributes over several nodes.
+
+The server is queried once, when a handle is opened or, if it only joins connections, at its first call. On distributed
+tables each change is a statement of its own, inside one transaction: Citus sends a statement with several changes to
+every node, and a single node that is down would stop all tenants.
+"""
 
 from __future__ import annotations
 

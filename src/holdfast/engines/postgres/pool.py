@@ -1,4 +1,7 @@
-"""Pool of asyncpg connections with an age limit and health checks; a connection interrupted in an exchange is not reused."""
+"""Pool of asyncpg connections with an age limit and health checks; one interrupted in an exchange is not reused.
+
+If a caller is cancelled, asyncpg sends a cancel request, so that the server stops the statement as well.
+"""
 
 from __future__ import annotations
 

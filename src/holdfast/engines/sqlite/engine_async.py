@@ -1,13 +1,15 @@
 """Asynchronous SQLite engine.
 
-A store call runs with all its statements in one place, and all writes submitted in the same iteration of the event loop share
-one commit. The place depends on the disk. While calls hardly wait for the disk, they run in the event loop itself: a thread
-switch takes longer than a fast disk needs to flush, and holds the GIL for longer. As soon as calls wait, they run in threads,
-one for writes and a few for reads, and the loop stays free. Only waiting is measured, not work: decoding a long history holds
-the GIL in any thread.
+A store call runs with all its statements in one place, and all writes submitted in the same iteration of the event loop
+share one commit. The place depends on the disk. While calls hardly wait for the disk, they run in the event loop
+itself: a thread switch takes longer than a fast disk needs to flush, and holds the GIL for longer. As soon as calls
+wait, they run in threads, one for writes and a few for reads, and the loop stays free. ``disk_latency`` has the
+threshold. Only waiting is measured, not work: decoding a long history holds the GIL in any thread. A write that finds
+another process writing moves to the writing thread and waits there.
 
-A ``HeavyCall`` always runs in a thread. A read whose statements take too long in the event loop is interrupted and restarted
-in a thread. A read whose caller was cancelled is interrupted, or never starts.
+A ``HeavyCall`` always runs in a thread. A read whose statements take too long in the event loop is interrupted and
+restarted in a thread. A read whose caller was cancelled is interrupted, or never starts. Interruptions use SQLite's
+progress handler.
 """
 
 from __future__ import annotations

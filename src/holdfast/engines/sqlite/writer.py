@@ -1,8 +1,10 @@
 """Group commit: all calls that wait for the writer share the next commit, and with it one flush of the disk.
 
-Each call runs in its own savepoint, so a failed call does not affect the others, and is acknowledged only after the shared
-commit. If the commit itself fails, the calls are retried one by one, so that only the call that caused it fails. After a
-failed flush nothing is retried, because the state of the disk is unknown.
+Each call runs in its own savepoint, so a failed call does not affect the others, and is acknowledged only after the
+shared commit. A call, or a group of calls that run together, needs no savepoint if it is alone in its transaction. If
+the commit itself fails, the calls are retried one by one, so that only the call that caused it fails. After a failed
+flush nothing is retried, because the state of the disk is unknown: the handle refuses all further writes, and the
+caller must open a new one.
 """
 
 from __future__ import annotations

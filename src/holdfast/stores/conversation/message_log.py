@@ -1,9 +1,11 @@
 """The log of a session: the stored form of its entries, and the statements that insert them.
 
-This is the only module that inserts messages. ``append_group`` appends to logs (see ``engines.protocol.Group``): on
-PostgreSQL with one statement per tenant, on SQLite and on tables that Citus distributes with one UPDATE per append and one INSERT
-per message, in one transaction. Stores that write messages as part of a larger transaction call ``append_at``, or ``insert`` if
-they know the positions.
+This is the only module that inserts messages, except that the one statement of a step includes the parts of
+``message_log.sql``. ``append_group`` appends to logs (see ``engines.protocol.Group``). On PostgreSQL it takes one
+statement per tenant: an UPDATE reserves the positions in each session's log, and an INSERT uses those it returned. On
+SQLite and on tables that Citus distributes it takes one UPDATE per append and one INSERT per message, in one
+transaction. Stores that write messages as part of a larger transaction call ``append_at``, or ``insert`` if they know
+the positions.
 """
 
 from __future__ import annotations

@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
-
-from msgspec import Struct
-from msgspec.structs import astuple
 
 from ...core.blocking import Blocking, blocking
 from ...core.checks import id_batch, list_of, whole_number
@@ -25,7 +21,6 @@ from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_rea
 from ...core.store import TenantStore, reads, writes, writes_in_thread
 from ...engines.heavy_calls import compute
 from ...engines.protocol import Connection
-from ...errors import InvalidInput
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...offload import INLINE_CHARS, is_large
@@ -38,26 +33,13 @@ from .deleted_messages import DeletedMessage
 from .log_reading import count_fitting, count_log, read_log, view_of
 from .message_changes import change, find, queries, recount
 from .message_log import HEAVY_CHARS, Append, LogEntry, Message, append_group
-from .new_entries import flag, new_entries, new_entry
+from .new_entries import NewMessage, flag, new_entries, new_entry
 from .search.index import remove_deleted, requeue
 from .search.search import Search, SearchPage
 from .tokens import TokenCounter, counter_of
 
 _MAX_SEQ = 2**63 - 1
 _FIRST = "00000000-0000-0000-0000-000000000000"
-
-
-class NewMessage(Struct, frozen=True, kw_only=True):
-    """A message to append; the fields are the arguments of ``append``."""
-
-    role: str | None = None
-    content: Any
-    kind: str = "message"
-    metadata: Mapping[str, Any] | None = None
-    token_count: int | None = None
-    is_preserved: bool = False
-    is_summary: bool = False
-    id: str | None = None
 
 
 FILTERS = FilterColumns(
@@ -120,15 +102,7 @@ class AsyncMessages(TenantStore):
         self._scope.limits.check("batch_rows", len(messages), "messages")
         if not messages:
             return []
-        if is_large([message.content for message in messages]):
-            entries = await compute(
-                self._engine, partial(new_entries, self._scope, [*map(astuple, messages)]), chars=INLINE_CHARS
-            )
-        else:
-            entries = [new_entry(self._scope, *astuple(message)) for message in messages]
-        if len({entry.id for entry in entries}) < len(entries):
-            raise InvalidInput("two messages of one call have the same id", field="messages")
-        return await self._append(session_id, entries)
+        return await self._append(session_id, await new_entries(self._engine, self._scope, messages))
 
     @reads
     async def get(self, connection: Connection, message_id: Id) -> Message:

@@ -1,17 +1,23 @@
-"""Validation of messages to append, and their conversion to log entries."""
+"""Messages to append: their validation, and their conversion to log entries."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from ...core import scope as scopes
 from ...core import text
 from ...core.checks import whole_number
-from ...engines.heavy_calls import Cancellation
+from ...engines.heavy_calls import Cancellation, compute
+from ...engines.protocol import Engine
 from ...errors import InvalidInput
 from ...ids import parse as parse_id
+from ...offload import INLINE_CHARS, is_large
 from .contents import stored_content
 from .message_log import LogEntry, Role
 from .tokens import count_content
@@ -19,6 +25,19 @@ from .tokens import count_content
 ROLES = get_args(Role)
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _MAX_TOKENS = 2**31 - 1
+
+
+class NewMessage(Struct, frozen=True, kw_only=True):
+    """A message to append; the fields are the arguments of ``append``."""
+
+    role: str | None = None
+    content: Any
+    kind: str = "message"
+    metadata: Mapping[str, Any] | None = None
+    token_count: int | None = None
+    is_preserved: bool = False
+    is_summary: bool = False
+    id: str | None = None
 
 
 def new_entry(
@@ -59,7 +78,23 @@ def new_entry(
     )
 
 
-def new_entries(scope: scopes.Scope, messages: Sequence[Sequence[Any]], progress: Cancellation) -> list[LogEntry]:
+async def new_entries(engine: Engine, scope: scopes.Scope, messages: Sequence[NewMessage]) -> list[LogEntry]:
+    """Return several messages as log entries; large ones are converted outside the event loop.
+
+    Raises:
+        InvalidInput: an argument is not valid, or two messages have the same id.
+    """
+    arguments = [astuple(message) for message in messages]
+    if is_large([message.content for message in messages]):
+        entries = await compute(engine, partial(_entries, scope, arguments), chars=INLINE_CHARS)
+    else:
+        entries = [new_entry(scope, *values) for values in arguments]
+    if len({entry.id for entry in entries}) < len(entries):
+        raise InvalidInput("two messages of one call have the same id", field="messages")
+    return entries
+
+
+def _entries(scope: scopes.Scope, messages: Sequence[Sequence[Any]], progress: Cancellation) -> list[LogEntry]:
     """Return several messages as log entries, each given by the arguments of ``new_entry``."""
     entries = []
     for arguments in messages:

@@ -30,7 +30,7 @@ from ...errors import AlreadyExists, Conflict, InvalidInput
 from ...ids import Id
 from ...ids import parse as parse_id
 from ...limits import Limits
-from .keys import GroupKey
+from .pending_groups import PendingGroup, group_by_key_tail, group_cursor, group_of, groups_after
 
 _TRIES = 3
 """How often an append tries again when another caller appended the same ids at the same time."""
@@ -64,21 +64,6 @@ class NewPendingMessage(Struct, frozen=True, kw_only=True):
     sender_id: str = ""
     platform_msg_id: str = ""
     id: str | None = None
-
-
-class PendingGroup(Struct, frozen=True):
-    """A group with pending messages. ``has_summary``: whether its last message is a summary."""
-
-    channel_name: str
-    history_key: str
-    message_count: int
-    has_summary: bool
-    last_activity: datetime
-
-    @property
-    def name(self) -> tuple[str, str]:
-        """The channel's name and the history key, as ``resolve_group_titles`` takes them."""
-        return (self.channel_name, self.history_key)
 
 
 queries = Queries(__package__, "pending_messages.sql", PendingMessage)
@@ -195,9 +180,9 @@ class AsyncPendingMessages(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        clause = _after_clause(cursor, params)
+        clause = groups_after(cursor, params)
         groups = mapper(PendingGroup, connection.dialect)(await queries.groups.all(connection, params, clause))
-        return page(groups, limit, limits, "groups", _cursor)
+        return page(groups, limit, limits, "groups", group_cursor)
 
     @reads
     async def count_all(self, connection: Connection) -> int:
@@ -222,7 +207,7 @@ class AsyncPendingMessages(TenantStore):
             InvalidInput: a group is not a pair of a channel's name and a history key.
             LimitExceeded: there are more than ``batch_rows``.
         """
-        by_tail = _tails(groups, self._scope.limits)
+        by_tail = group_by_key_tail(groups, self._scope.limits)
         if not by_tail:
             return {}
         # The keys are in their stored form already and must not be escaped twice.
@@ -237,8 +222,8 @@ class AsyncPendingMessages(TenantStore):
     async def _append(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[PendingMessage]:
         counts: dict[tuple[str, str], int] = {}
         for row in rows:
-            row["offset"] = counts.get(_name(row), 0)
-            counts[_name(row)] = row["offset"] + 1
+            row["offset"] = counts.get(group_of(row), 0)
+            counts[group_of(row)] = row["offset"] + 1
         firsts: dict[tuple[str, str], int] = {}
         for (channel, key), count in sorted(counts.items()):
             params = self._scope.params(channel_name=channel, history_key=key, rows=count)
@@ -247,7 +232,7 @@ class AsyncPendingMessages(TenantStore):
             firsts[channel, key] = int(reserved[0])
         if 1 in firsts.values():
             await register_tenant(connection, rows[0])
-        numbered = [{**row, "seq": firsts[_name(row)] + row["offset"]} for row in rows]
+        numbered = [{**row, "seq": firsts[group_of(row)] + row["offset"]} for row in rows]
         await queries.insert.many(connection, numbered)
         return [_message(row) for row in numbered]
 
@@ -348,10 +333,6 @@ class PendingMessages(Blocking[AsyncPendingMessages]):
     resolve_group_titles = blocking(AsyncPendingMessages.resolve_group_titles)
 
 
-def _name(row: Mapping[str, Any]) -> tuple[str, str]:
-    return (row["channel_name"], row["history_key"])
-
-
 def _message(row: Mapping[str, Any]) -> PendingMessage:
     """Return the message for a stored row."""
     fields = ("channel_name", "history_key", "sender", "sender_id", "body", "platform_msg_id")
@@ -384,25 +365,6 @@ def _check_summary(existing: PendingMessage, body: str) -> PendingMessage:
     return existing
 
 
-def _tails(groups: Sequence[tuple[str, str]], limits: Limits) -> dict[str, tuple[str, str]]:
-    """Map the part of their sessions' keys that follows the agent, in its stored form, to the groups."""
-    if not isinstance(groups, Sequence) or not all(_is_pair(group) for group in groups):
-        raise InvalidInput("groups must be a list of pairs: the channel's name and the history key", field="groups")
-    limits.check("batch_rows", len(groups), "groups")
-    tails: dict[str, tuple[str, str]] = {}
-    for channel, key in groups:
-        try:
-            escaped = text.escape(str(GroupKey(agent="a", channel=channel, peer=key)))
-        except InvalidInput:
-            continue  # no session key can contain this channel
-        tails[escaped.removeprefix("agent:a:")] = (channel, key)
-    return tails
-
-
-def _is_pair(group: object) -> bool:
-    return isinstance(group, (tuple, list)) and len(group) == 2 and all(isinstance(part, str) for part in group)
-
-
 def _optional_name(value: object, what: str, limits: Limits) -> str:
     return "" if value == "" else scopes.name(value, what, limits)
 
@@ -413,19 +375,3 @@ def _text(value: object, what: str, limits: Limits) -> str:
     escaped = text.escape(value)
     limits.check("content_bytes", text.size(escaped), what)
     return escaped
-
-
-def _cursor(group: PendingGroup) -> str:
-    return encode_cursor("pending-groups", to_us(group.last_activity), group.channel_name, group.history_key)
-
-
-def _after_clause(cursor: str | None, params: dict[str, Any]) -> str:
-    """Return the condition that a page of groups starts after a cursor."""
-    if cursor is None:
-        return ""
-    after_at, channel, key = decode_cursor(cursor, "pending-groups", int, str, str)
-    params.update(after_at=after_at, after_channel=text.escape(channel), after_key=text.escape(key))
-    return (
-        "\n  AND (MAX(created_at) < :after_at OR (MAX(created_at) = :after_at"
-        " AND (channel_name, history_key) > (:after_channel, :after_key)))"
-    )

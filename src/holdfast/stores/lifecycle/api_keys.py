@@ -122,15 +122,15 @@ class AsyncApiKeys(Store):
         """Return the stored row of a key.
 
         Raises:
-            Forbidden: the key is unknown, revoked or expired; the message says which and does not contain the key.
+            Forbidden: the key is unknown, revoked or expired, as ``reason`` says. The message does not contain the key.
         """
         stored_key = await self._find(connection, key)
         if stored_key is None:
-            raise Forbidden("unknown API key")
+            raise Forbidden("unknown API key", reason="unknown")
         if stored_key.revoked_at is not None:
-            raise Forbidden("this API key was revoked")
+            raise Forbidden("this API key was revoked", reason="revoked")
         if stored_key.expires_at is not None and to_us(stored_key.expires_at) <= self._setting.clock.now_us():
-            raise Forbidden("this API key has expired")
+            raise Forbidden("this API key has expired", reason="expired")
         return stored_key
 
     @reads

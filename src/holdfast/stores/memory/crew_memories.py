@@ -9,13 +9,12 @@ are separate for each ``user`` and each ``thread_id``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any
 
 from msgspec import Struct
 
-from ...clock import to_us
 from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
@@ -29,6 +28,7 @@ from ...engines.protocol import Connection, Row
 from ...errors import DimensionMismatch, InvalidInput
 from ...limits import Limits
 from . import similarity
+from .new_crew_memories import NewCrewMemory, check_categories, new_row, scope_path, time_us
 
 SLICE_ROWS = 1_000
 """Memories that are filtered or deleted per query."""
@@ -60,22 +60,6 @@ class CrewMemory(Struct, frozen=True):
     def embedding(self) -> list[float] | None:
         """The embedding, or ``None``."""
         return similarity.unpack(self.packed) or None
-
-
-class NewCrewMemory(Struct, frozen=True, kw_only=True):
-    """A memory to save. Without an embedding it is stored, but no search finds it."""
-
-    content: str
-    id: str | None = None
-    scope: str = "/"
-    categories: Sequence[str] = ()
-    metadata: Mapping[str, Any] | None = None
-    importance: float = 0.5
-    source: str | None = None
-    is_private: bool = False
-    embedding: Sequence[float] | None = None
-    created_at: datetime | None = None
-    accessed_at: datetime | None = None
 
 
 class CrewMemoryMatch(Struct, frozen=True):
@@ -129,7 +113,7 @@ class AsyncCrewMemories(TenantStore):
             raise InvalidInput("memories must be a list of NewCrewMemory", field="memories")
         limits.check("batch_rows", len(memories), "memories")
         params = self._params(user, thread_id) | {"now_at": self._scope.clock.now_us()}
-        rows = [params | self._row(memory) for memory in memories]
+        rows = [params | new_row(self._scope, memory) for memory in memories]
         if rows:
             if not reembedding:
                 await self._check_dimensions(
@@ -257,7 +241,7 @@ class AsyncCrewMemories(TenantStore):
         params = self._params(user, thread_id)
         clause = self._scope_condition(scope, params)
         if older_than is not None:
-            params["older_at"] = _to_us(older_than)
+            params["older_at"] = time_us(older_than)
             clause += "\n  AND created_at < :older_at"
         if ids is None and not categories and not metadata:
             return len(await queries.delete_all.all(connection, params, clause))
@@ -330,29 +314,9 @@ class AsyncCrewMemories(TenantStore):
             ids += [row[0] for row in rows if matches(row[1], row[2])]
         return ids
 
-    def _row(self, memory: NewCrewMemory) -> dict[str, Any]:
-        """Check a memory and return its column values."""
-        limits, now = self._scope.limits, self._scope.clock.now_us()
-        packed = similarity.pack(memory.embedding, limits)
-        source = memory.source
-        return {
-            "memory_id": scopes.name(memory.id or self._scope.ids.new(), "memory id", limits),
-            "content": scopes.free_text(memory.content, "content", limits, limit="content_bytes"),
-            "scope": _path(memory.scope, limits),
-            "categories": _categories(memory.categories, limits),
-            "metadata": scopes.metadata(memory.metadata, limits),
-            "importance": _importance(memory.importance),
-            "source": None if source is None else scopes.free_text(source, "source", limits, limit="key_bytes"),
-            "is_private": bool(memory.is_private),
-            "embedding": packed,
-            "dimensions": len(packed) // 4,
-            "created_at": now if memory.created_at is None else _to_us(memory.created_at),
-            "accessed_at": now if memory.accessed_at is None else _to_us(memory.accessed_at),
-        }
-
     def _scope_condition(self, scope: str | None, params: dict[str, Any]) -> str:
         """Return the SQL condition that a memory is in a scope or below it."""
-        path = "/" if scope is None else _path(scope, self._scope.limits)
+        path = "/" if scope is None else scope_path(scope, self._scope.limits)
         if path == "/":
             return ""
         params.update(scope=path, below=f"{path}/", beyond=f"{path}0")  # 0 is the next character after the slash
@@ -393,10 +357,7 @@ async def _find(connection: Connection, params: dict[str, Any]) -> CrewMemory | 
 
 def _category_filter(categories: Sequence[str], metadata: Mapping[str, Any] | None) -> Callable[[str, str], bool]:
     """Return a filter over stored categories and stored metadata."""
-    if isinstance(categories, str) or not isinstance(categories, Sequence):
-        raise InvalidInput("categories must be a list", field="categories")
-    if not all(isinstance(category, str) for category in categories):
-        raise InvalidInput("categories must be strings", field="categories")
+    check_categories(categories)
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInput("metadata must be a dictionary", field="metadata")
     any_of, all_of = set(categories), dict(metadata or {})
@@ -417,33 +378,3 @@ def _check_search(limit: int, min_score: float, limits: Limits) -> None:
             field="limit",
         )
     rows_to_read(limit, limits)
-
-
-def _path(scope: object, limits: Limits) -> str:
-    if not isinstance(scope, str):
-        raise InvalidInput(f"scope must be a path such as /company/team, not {type(scope).__name__}", field="scope")
-    inner = scope.strip("/")
-    return "/" if not inner else scopes.name(f"/{inner}", "scope", limits, limit="key_bytes")
-
-
-def _categories(categories: object, limits: Limits) -> str:
-    if isinstance(categories, str) or not isinstance(categories, Sequence):
-        raise InvalidInput("categories must be a list", field="categories")
-    if not all(isinstance(category, str) for category in categories):
-        raise InvalidInput("categories must be strings", field="categories")
-    stored = text.dump(list(categories))
-    limits.check("metadata_bytes", text.size(stored), "categories")
-    return stored
-
-
-def _importance(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r}", field="importance")
-    return float(value)
-
-
-def _to_us(value: object) -> int:
-    """Convert a datetime to microseconds; without a time zone it is taken as UTC."""
-    if not isinstance(value, datetime):
-        raise InvalidInput(f"times must be datetimes, not {type(value).__name__}")
-    return to_us(value if value.tzinfo else value.replace(tzinfo=UTC))

@@ -3,7 +3,7 @@
 A writer of a pack first registers it in the database, then writes the file, and *seals* the pack in the transaction of the rows
 that need it.
 
-* A pack file that is not registered belongs to no writer, because registration comes first.
+* A pack file that is not registered belongs to no writer, because registration comes first: any process may delete it.
 * A registered pack that is not sealed is removed after a while; a writer that seals it too late is told so, and stores the
   bodies in the database instead.
 * Nothing is added to a sealed pack. When the last object in it is removed it stays empty forever, and is removed: it is

@@ -9,8 +9,8 @@
 * A tenant that is erased keeps nothing (``erasure``).
 
 Held snapshots stay regardless of the rules, and so do those that a rewind in progress needs. This module neither
-decides when to apply the rules nor removes anything; the callers remove snapshots in the transaction in which that
-was decided, after ``lock``.
+decides when to apply the rules nor removes anything; the callers remove snapshots in the transaction in which that was
+decided, after ``lock``. Placing a hold takes the same lock, so no hold can appear between decision and removal.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@
     report = Simulation(7, AgentScenario(7)).run()
     assert report.violation is None, report.trace
 
+This works because store calls are coroutines and the core of the loop performs no input or output: a scheduler that
+runs them step by step controls all time, order and chance. The simulation is one more executor on the SQLite engine.
+
 One seed decides the schedule, the time and the faults, so a failure can be reproduced from its seed.
 ``docs/guide/simulation.md`` shows how to simulate code of your own.
 """

@@ -12,7 +12,7 @@ from datetime import timedelta
 from random import Random
 
 from ...errors import Conflict, Fenced, NotFound
-from ...stores.conversation.messages import NewMessage
+from ...stores.conversation.new_entries import NewMessage
 from ...stores.execution.runs.leases import ClaimedRun
 from ...stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from ...stores.execution.runs.runs import LoadedRun

@@ -23,8 +23,7 @@ from ....core.checks import whole_number
 from ....errors import InvalidInput
 from ....sync_runner import step
 from ..message_log import Message
-from ..messages import NewMessage
-from ..new_entries import new_entry
+from ..new_entries import NewMessage, new_entry
 from .message_buffer import MessageBuffer
 from .persistence import SessionState
 

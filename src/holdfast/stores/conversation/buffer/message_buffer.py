@@ -19,8 +19,7 @@ from ....engines.protocol import Call, Connection, Engine
 from ....errors import AlreadyExists, Conflict, HoldfastError, InvalidInput, LimitExceeded, OutcomeUnknown
 from .. import views
 from ..message_log import LogEntry, Message, message_of
-from ..messages import NewMessage
-from ..new_entries import new_entry
+from ..new_entries import NewMessage, new_entry
 from . import persistence
 from .persistence import (
     BufferContent,

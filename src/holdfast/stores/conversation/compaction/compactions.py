@@ -34,9 +34,10 @@ from ..branches import find_head
 from ..log_reading import view_of
 from ..tokens import MAX_TOKENS, counter_of
 from . import archive, attachments, recording, rollback, strategies
+from .arguments import check_choice, target_of
 from .commit import CommitRequest, commit, summary_content
 from .events import ArchivedMessage, CompactionEvent, events_of, queries
-from .plan import CompactionPlan, check_plan, make_plan, read_session_rows
+from .plan import CompactionPlan, make_plan, read_session_rows
 from .policy import CompactionPolicy, policy_or_default
 from .strategies import Strategy, Summarizer
 from .summaries import check_function, summary_of
@@ -93,7 +94,7 @@ class AsyncCompactions(TenantStore):
             OutcomeUnknown: the answer to the commit was lost; repeat the call with the error's ``id``.
         """
         session, started = parse_id(session_id, "session id"), self._scope.clock.now_us()
-        self._check_arguments(policy, strategy, plan, summarize, summary)
+        check_choice(self._engine, policy, strategy, plan, summarize, summary)
         event_id = self._scope.ids.new() if id is None else parse_id(id, "event id")
         if id is not None and (event := await self._find(event_id)) is not None and event.session_id == session:
             return event
@@ -293,7 +294,7 @@ class AsyncCompactions(TenantStore):
         strategies.find(policy, strategy)
         if summarize is not None:
             check_function(self._engine, summarize)
-        target, name = self._target(session_id, agent)
+        target, name = target_of(self._scope, session_id, agent)
         await self._engine.write(lambda connection: attachments.store(connection, self._scope, target, name, policy))
         functions = attachments.AttachedFunctions(summarize, strategy, policy)
         attachments.of(self._scope).put(self._scope, target, name, functions, keep_others=self._engine.joined)
@@ -308,7 +309,7 @@ class AsyncCompactions(TenantStore):
             NotFound: no policy is attached.
             InvalidInput: neither or both of ``session_id`` and ``agent`` were given.
         """
-        target, name = self._target(session_id, agent)
+        target, name = target_of(self._scope, session_id, agent)
         await self._engine.write(lambda connection: attachments.remove(connection, self._scope, target, name))
         if not self._engine.joined:
             attachments.of(self._scope).detach(self._scope, target, name)
@@ -344,38 +345,6 @@ class AsyncCompactions(TenantStore):
 
     def _ids(self, ids: Sequence[str], what: str) -> list[str]:
         return [*dict.fromkeys(id_batch(ids, what, self._scope.limits))]
-
-    def _check_arguments(
-        self,
-        policy: CompactionPolicy | None,
-        strategy: Strategy | None,
-        plan: CompactionPlan | None,
-        summarize: Summarizer | None,
-        summary: str | None,
-    ) -> None:
-        if plan is not None:
-            check_plan(plan)
-        if plan is not None and (policy is not None or strategy is not None):
-            raise InvalidInput(
-                "plan= includes a policy and a strategy: give either plan=, or policy= and strategy=", field="plan"
-            )
-        if summarize is not None and summary is not None:
-            raise InvalidInput("give summarize= or summary=, not both", field="summary")
-        if summarize is not None:
-            check_function(self._engine, summarize)
-            if self._engine.joined:
-                raise InvalidInput(
-                    "summarize= cannot be used inside your own transaction, which would stay open while it runs:"
-                    " call plan(), summarise, then call compact(plan=..., summary=...)",
-                    field="summarize",
-                )
-
-    def _target(self, session_id: str | None, agent: str | None) -> tuple[attachments.Target, str]:
-        if (session_id is None) == (agent is None):
-            raise InvalidInput("give either session_id= or agent=", field="session_id")
-        if session_id is not None:
-            return "session", parse_id(session_id, "session id")
-        return "agent", scopes.name(agent, "agent", self._scope.limits)
 
     def _params(self, session_id: str, **values: Any) -> dict[str, Any]:
         return self._scope.params(session_id=parse_id(session_id, "session id"), **values)

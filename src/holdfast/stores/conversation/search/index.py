@@ -6,9 +6,10 @@ of it in one transaction. Workers and servers call it in the background, every s
 any number of processes may call it at the same time. Within a block of a session's log, positions only grow, so
 ``search_progress`` stores the last indexed position of each block.
 
-Deleted and changed messages leave the index in the same transaction. PostgreSQL does that by itself; on SQLite, triggers record
-the entries to remove, and ``remove_deleted`` removes them. Stores that change or restore messages call ``requeue`` to put them
-into the backlog again.
+The index contains words and no text. Deleted and changed messages leave it in the same transaction. PostgreSQL does
+that by itself. SQLite needs exactly the words that were added, so triggers record the old content, and
+``remove_deleted`` computes the words from it again and removes them. Stores that change or restore messages call
+``requeue`` to put them into the backlog again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """The log of a thread: the pieces of its checkpoints, each stored once at a position of its own.
 
-A *piece* is some bytes: a message, a large string, a part of a dictionary. A piece that occurs again, in the next checkpoint or
-in a task's writes, is found by its digest and not stored again, so a step costs only its new content. Large pieces are objects
-of the tenant, so that threads share them.
+A *piece* is some bytes: a message, a large string, a part of a dictionary. A piece that occurs again, in the next
+checkpoint or in a task's writes, is found by its digest and not stored again, so a step costs only its new content,
+although a graph saves its whole state at every step. Large pieces are objects of the tenant, so that threads share
+them; the log holds them under a name of its own.
 
-Pieces never change. They are removed only while the log is locked, when no checkpoint and no write of any thread that shares
-the log needs them; the log then gets a new *stamp*. A caller that remembers the position of a piece passes the stamp it came
-with, and is refused if the log has another one. Pieces added in a joined transaction change the stamp, too: if it is
-rolled back, other pieces get their positions, and a caller that remembers them must be refused.
+A checkpoint contains only the positions of its pieces, mostly one range (``ranges``). So there is no chain of
+differences to follow or to flatten when a state is read: that takes two queries (``reader``).
+
+Pieces never change. They are removed only while the log is locked, when no checkpoint and no write of any thread that
+shares the log needs them; the log then gets a new *stamp*. A caller that remembers the position of a piece passes the
+stamp it came with, and is refused if the log has another one. Pieces added in a joined transaction change the stamp,
+too: if it is rolled back, other pieces get their positions, and a caller that remembers them must be refused.
 """
 
 from __future__ import annotations

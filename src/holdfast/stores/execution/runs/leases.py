@@ -17,6 +17,9 @@ half a lease later is the run claimed. Therefore:
   ``max_attempts`` claims in a row without a step the run fails, with the reason, instead of being retried forever.
 
 The next run comes from a queue of all tenants (``run_queue.sql``), oldest first, by an index.
+
+Runs do not use ``core/transitions.py``, because of these doubts, because of the queue of all tenants, and because a
+step moves its run in the statement that stores the step.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ....ids import Id
 from ....ids import parse as parse_id
-from ...conversation.messages import NewMessage
+from ...conversation.new_entries import NewMessage
 from . import ledger, starting
 from .ledger import OPEN_STATUSES, NeedsTransaction, ToolCall, ToolOutcome
 from .states import (

@@ -30,8 +30,7 @@ from ....ids import Id
 from ....limits import Limits
 from ...conversation import message_log
 from ...conversation.message_log import Append, LogEntry, Message, append_at, append_result, message_arrays
-from ...conversation.messages import NewMessage
-from ...conversation.new_entries import new_entry
+from ...conversation.new_entries import NewMessage, new_entry
 from ...conversation.views import LAST
 from . import ledger
 from .ledger import NeedsTransaction, Outcome, ToolOutcome, call_id

@@ -1,4 +1,7 @@
-"""Dry runs of a sweep: the same decisions without any change."""
+"""Dry runs of a sweep: the same decisions without any change.
+
+A sweep keeps no state, so its remaining work can be computed from the stored rows at any time, by the same rules.
+"""
 
 from __future__ import annotations
 
