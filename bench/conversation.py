@@ -113,7 +113,7 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(
         "INSERT INTO compaction_events (tenant_id, id, session_id, number, strategy, original_tokens, compacted_tokens,"
-        " messages_removed, created_at) VALUES (?, ?, ?, 1000000, 'raw', 0, 0, ?, 0)",
+        " messages_removed, created_at, updated_at) VALUES (?, ?, ?, 1000000, 'raw', 0, 0, ?, 0, 0)",
         (TENANT, event, session, len(rows)),
     )
     connection.executemany(
