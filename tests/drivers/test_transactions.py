@@ -146,7 +146,7 @@ def _failing(acme: Any, session_id: str) -> list[tuple[Callable[[], Any], type[E
     """Calls that fail before a statement, in one, and after one that had succeeded."""
     unknown = "01890000-0000-7000-8000-00000000dead"
     return [
-        (lambda: acme.messages.append(session_id, role="nobody", content="x"), InvalidInput),
+        (lambda: acme.messages.append(session_id, role="invalid", content="x"), InvalidInput),
         (lambda: acme.sessions.create(key="k"), AlreadyExists),
         (lambda: acme.messages.append(unknown, role="user", content="x"), NotFound),
         (lambda: acme.messages.append(session_id, role="user", content="other", id=ID), Conflict),

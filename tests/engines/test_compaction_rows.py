@@ -388,7 +388,7 @@ def test_attached_policies_follow_the_callers_transaction(place: FileLocation) -
         joined.compactions.detach(agent="writer")
     assert due("writer") == []
     acme.compactions.attach(ALL, agent="writer")
-    assert due("writer") == [], "what was left over is gone"
+    assert due("writer") == [], "the remaining row was deleted"
 
 
 def test_tokens_are_counted_by_the_function_that_was_given(place: FileLocation) -> None:

@@ -201,9 +201,9 @@ INSERT INTO t VALUES ('a', 'ada', 1);"""
 FAILING: dict[str, tuple[str, Kind]] = {
     "the same key": ("INSERT INTO t VALUES ('a', 'bob', 1)", AlreadyExists),
     "the same name": ("INSERT INTO t VALUES ('b', 'ada', 1)", AlreadyExists),
-    "nothing where something must be": ("INSERT INTO t VALUES ('b', 'bob', NULL)", InvalidInput),
+    "a missing value": ("INSERT INTO t VALUES ('b', 'bob', NULL)", InvalidInput),
     "a number that is too large": ("INSERT INTO t VALUES ('b', 'bob', 10)", InvalidInput),
-    "what points nowhere": ("INSERT INTO u VALUES ('nobody')", NotFound),
+    "a dangling reference": ("INSERT INTO u VALUES ('missing')", NotFound),
     "no such table": ("SELECT * FROM nowhere", SchemaMismatch),
     "no such column": ("SELECT colour FROM t", SchemaMismatch),
     "no SQL": ("SELEKT", HoldfastError),

@@ -111,7 +111,7 @@ def test_in_one_commit_each_call_has_its_own_outcome(tmp_path: Path) -> None:
             lambda: acme.messages.append(nowhere, role="user", content="no such session"),
             lambda: acme.messages.append(session.id, role="user", content="another", id=taken.id),
             lambda: acme.messages.append(session.id, role="user", content="first", id=taken.id),
-            lambda: acme.messages.append(session.id, role="nobody", content="wrong role"),
+            lambda: acme.messages.append(session.id, role="invalid", content="wrong role"),
             lambda: acme.messages.append_many(
                 session.id, [NewMessage(role="user", content="new"), NewMessage(role="user", content="?", id=taken.id)]
             ),

@@ -155,7 +155,7 @@ def test_a_hold_on_what_is_not_there_makes_no_tenant(holdfast: Holdfast, acme: T
     with pytest.raises(NotFound):
         acme.retention.hold("why", run_id=UNKNOWN_ID)
     assert holdfast.tenants.list() == []
-    acme.retention.hold("everything, also what is still to come")
+    acme.retention.hold("everything, including future data")
     assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme"]
 
 
