@@ -93,7 +93,7 @@ def test_the_next_transaction_is_as_good_as_the_first(leg: Leg, open_stage: Call
     asyncio.run(run())
 
 
-def test_going_back_to_the_callers_savepoint_undoes_only_what_came_after(
+def test_rolling_back_to_the_callers_savepoint_undoes_only_later_writes(
     leg: Leg, open_stage: Callable[[Leg], Any]
 ) -> None:
     async def run() -> None:
@@ -161,7 +161,7 @@ def _failing(acme: Any, session_id: str) -> list[tuple[Callable[[], Any], type[E
     ]
 
 
-def test_the_callers_transaction_sees_what_we_wrote_in_it(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_the_callers_transaction_sees_writes_of_holdfast(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             caller = await stage.connect()

@@ -70,9 +70,7 @@ def test_a_step_after_one_that_this_process_saved_is_one_statement(acme: TenantH
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_what_this_process_does_not_know_of_the_log_is_read(
-    acme: TenantHandle, postgres_url: str, asked: list[str]
-) -> None:
+def test_log_entries_of_other_processes_are_read(acme: TenantHandle, postgres_url: str, asked: list[str]) -> None:
     put(acme, "1", b"one")
     asked.clear()
     assert put(acme, "2", b"two").positions == [2]

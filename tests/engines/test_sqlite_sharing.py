@@ -235,7 +235,7 @@ def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
 @pytest.mark.parametrize("url", ["file.db", ":memory:"])
-def test_threads_that_read_and_write_at_once_all_come_to_their_end(tmp_path: Path, url: str, library: Any) -> None:
+def test_concurrent_readers_and_writers_all_finish(tmp_path: Path, url: str, library: Any) -> None:
     with Holdfast(url if url == ":memory:" else str(tmp_path / url), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
