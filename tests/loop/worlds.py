@@ -304,7 +304,7 @@ SCENARIOS: dict[str, Script] = {
         "Done.",
     ],
     "children": [
-        Reply("I ask.", [ask("ask_helper", "a", task="What is it?"), ask("double", "b", number=1)], state={"n": 1}),
+        Reply("I ask.", [ask("ask_helper", "a", task="Name it."), ask("double", "b", number=1)], state={"n": 1}),
         Reply("It said so."),
     ],
 }

@@ -77,7 +77,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[World]:
 # Single snapshots
 
 
-def test_a_snapshot_is_what_was_recorded(world: World) -> None:
+def test_a_snapshot_contains_the_recorded_values(world: World) -> None:
     made = world.record(b"twelve bytes", step=3, kind="imported", parent_id=NEVER)
     assert world.acme.snapshots.get(made.id) == made
     assert (made.step, made.kind, made.parent_id, made.depth) == (3, "imported", NEVER, 0)

@@ -1,4 +1,4 @@
-"""Makers for workspaces: small, unchanging directories of this package, captured on top of each other."""
+"""Makers for workspaces: small, constant directories of this package, captured in sequence."""
 
 from __future__ import annotations
 
