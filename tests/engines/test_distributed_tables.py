@@ -50,7 +50,7 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     actual = set()
     for queries in (message_log.queries, step_log.queries, ledger.queries, reader.queries):
         for name in UNDISTRIBUTED & queries.by_name.keys():
-            monkeypatch.setattr(queries.by_name[name], "_plain", refused)
+            monkeypatch.setattr(queries.by_name[name], "_static", refused)
             actual.add(name)
     assert actual == UNDISTRIBUTED
 

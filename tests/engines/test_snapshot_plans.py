@@ -25,7 +25,7 @@ def plan(connection: Any, query: Query, where: str = "", index: str = "") -> str
     return "; ".join(row[3] for row in rows)
 
 
-@pytest.mark.parametrize("name", ["there", "get", "remove"])
+@pytest.mark.parametrize("name", ["find", "get", "remove"])
 def test_a_snapshot_is_found_by_its_primary_key(connection: Any, name: str) -> None:
     actual = plan(connection, snapshots.queries.by_name[name])
     assert "PRIMARY KEY (tenant_id=? AND id=?)" in actual
