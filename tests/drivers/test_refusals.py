@@ -89,7 +89,7 @@ def test_a_connection_to_the_other_engine_is_refused(
 
 
 @pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in ONE_OF_EACH])
-def test_a_database_without_our_schema_says_so(
+def test_a_database_without_the_schema_raises(
     leg: Leg, tmp_path: Path, postgres_server: Any, request: pytest.FixtureRequest
 ) -> None:
     bare = str(tmp_path / "bare.db") if leg.engine == "sqlite" else request.getfixturevalue("bare_postgres_url")
@@ -220,7 +220,7 @@ def test_aiosqlite_that_was_not_awaited_is_refused(sqlite_path: str) -> None:
 class TestSqlalchemy:
     """Ways of holding SQLAlchemy wrong."""
 
-    def test_a_session_bound_to_nothing_says_so(self) -> None:
+    def test_an_unbound_session_raises(self) -> None:
         with Holdfast(":memory:") as hf, Session() as session, pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
             hf.tenant("acme").join(session)
 
@@ -246,7 +246,7 @@ class TestSqlalchemy:
                 hf.tenant("acme").join(session).sessions.create(key="k")
         engine.dispose()
 
-    def test_a_session_whose_transaction_failed_says_so(self, sqlite_path: str) -> None:
+    def test_a_session_with_a_failed_transaction_raises(self, sqlite_path: str) -> None:
         engine = sqlalchemy.create_engine(f"sqlite:///{sqlite_path}")
         with Holdfast(sqlite_path, sqlite="stdlib") as hf, Session(engine) as session:
             session.begin()
@@ -273,7 +273,7 @@ class TestSqlalchemy:
                 hf.tenant("acme").join(connection).sessions.create(key="k")
         engine.dispose()
 
-    def test_async_session_bound_to_nothing_says_so(self) -> None:
+    def test_an_unbound_async_session_raises(self) -> None:
         async def run() -> None:
             async with AsyncHoldfast(":memory:") as hf, AsyncSession() as session:
                 with pytest.raises(InvalidInput, match=r"(?i)bind|bound"):

@@ -93,7 +93,7 @@ def test_the_next_transaction_is_as_good_as_the_first(leg: Leg, open_stage: Call
     asyncio.run(run())
 
 
-def test_going_back_to_the_callers_savepoint_undoes_only_what_came_after(
+def test_rolling_back_to_the_callers_savepoint_undoes_only_later_writes(
     leg: Leg, open_stage: Callable[[Leg], Any]
 ) -> None:
     async def run() -> None:
@@ -146,7 +146,7 @@ def _failing(acme: Any, session_id: str) -> list[tuple[Callable[[], Any], type[E
     """Calls that fail before a statement, in one, and after one that had succeeded."""
     unknown = "01890000-0000-7000-8000-00000000dead"
     return [
-        (lambda: acme.messages.append(session_id, role="nobody", content="x"), InvalidInput),
+        (lambda: acme.messages.append(session_id, role="invalid", content="x"), InvalidInput),
         (lambda: acme.sessions.create(key="k"), AlreadyExists),
         (lambda: acme.messages.append(unknown, role="user", content="x"), NotFound),
         (lambda: acme.messages.append(session_id, role="user", content="other", id=ID), Conflict),
@@ -161,7 +161,7 @@ def _failing(acme: Any, session_id: str) -> list[tuple[Callable[[], Any], type[E
     ]
 
 
-def test_the_callers_transaction_sees_what_we_wrote_in_it(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_the_callers_transaction_sees_writes_of_holdfast(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             caller = await stage.connect()

@@ -87,7 +87,7 @@ def test_a_file_for_reading_only_is_left_byte_for_byte(library: Library, tmp_pat
 
 
 @LIBRARIES
-def test_every_connection_to_memory_is_a_database_of_its_own(library: Library) -> None:
+def test_each_connection_to_memory_has_a_separate_database(library: Library) -> None:
     file = SqliteFile(":memory:", library=library)
     assert file.in_memory
     first, second = file.connect(), file.connect()
@@ -131,7 +131,9 @@ def test_a_name_with_any_character_is_a_name(library: Library, tmp_path: Path) -
 
 
 @LIBRARIES
-def test_what_cannot_be_prepared_is_closed_at_once_and_claims_nothing(library: Library, tmp_path: Path) -> None:
+def test_a_connection_that_cannot_be_prepared_is_closed_and_releases_its_claim(
+    library: Library, tmp_path: Path
+) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(Corrupt):
@@ -142,7 +144,7 @@ def test_what_cannot_be_prepared_is_closed_at_once_and_claims_nothing(library: L
 
 
 @LIBRARIES
-def test_a_folder_that_is_not_there_is_named(library: Library, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_folder_names_it(library: Library, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=f"the folder {tmp_path / 'no'} does not exist"):
         SqliteFile(str(tmp_path / "no" / "a.db"), library=library).connect()
 

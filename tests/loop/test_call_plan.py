@@ -163,12 +163,12 @@ def test_an_unknown_outcome_is_a_new_outcome_with_an_explanation() -> None:
 
 
 @pytest.mark.parametrize("safety", get_args(Safety))
-def test_a_held_call_waits_for_a_person_whatever_its_safety(safety: Safety) -> None:
+def test_a_held_call_waits_for_approval_at_any_safety(safety: Safety) -> None:
     assert group_sizes(plan_one(replace(CALL, status="held", safety=safety))) == {"awaiting_people": 1}
 
 
 @pytest.mark.parametrize("safety", get_args(Safety))
-def test_an_allowed_call_is_made_whatever_its_safety(safety: Safety) -> None:
+def test_an_approved_call_is_executed_at_any_safety(safety: Safety) -> None:
     assert group_sizes(plan_one(replace(CALL, status="ready", safety=safety))) == {"to_make": 1}
 
 

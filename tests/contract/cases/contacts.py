@@ -260,7 +260,7 @@ async def several_contacts_are_looked_up_in_one_call(world: World) -> None:
     await people(acme, "1", "2", "3")
     world.clock.advance(1)
     newer = await acme.contacts.upsert("discord", "2")
-    contacts = await acme.contacts.get_many(["2", "1", "nobody", "1"])
+    contacts = await acme.contacts.get_many(["2", "1", "unknown", "1"])
     assert {*contacts} == {"1", "2"}
     assert contacts["2"] == newer, "with several channels, the contact seen last"
     assert contacts["1"] == await acme.contacts.find("telegram", "1")

@@ -192,7 +192,7 @@ async def a_failed_append_leaves_no_gap(world: World) -> None:
     with raises(Conflict):
         await acme.messages.append(session.id, role="user", content="other", id=uuid_of("m"))
     with raises(InvalidInput):
-        await acme.messages.append(session.id, role="nobody", content="x")
+        await acme.messages.append(session.id, role="invalid", content="x")
     with raises(NotFound):
         await acme.messages.append(uuid_of("missing"), role="user", content="x")
     with raises(Conflict):
@@ -391,7 +391,7 @@ async def append_many_is_all_or_nothing(world: World) -> None:
     before = await everything(acme)
     good = NewMessage(role="user", content="good")
     for bad in (
-        NewMessage(role="nobody", content="x"),
+        NewMessage(role="invalid", content="x"),
         NewMessage(role="user", content=None),
         NewMessage(role="user", content="x", token_count=-1),
         NewMessage(role="user", content="x", id="42"),

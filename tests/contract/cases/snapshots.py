@@ -6,7 +6,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import InvalidFilter, InvalidInput, NotFound
-from holdfast.stores.workspace.snapshots import Snapshot
+from holdfast.stores.workspace.snapshot_rows import Snapshot
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
