@@ -106,7 +106,7 @@ async def _fill(tenant: Any, runs: int) -> None:
 
 def _recording(tenant: Any, run_id: str) -> Any:
     from holdfast.core import objects as bodies
-    from holdfast.stores.workspace import layers, snapshots
+    from holdfast.stores.workspace import layers, snapshot_rows, snapshots
     from holdfast.trees.entries import Difference
 
     async def record(connection: Any) -> None:
@@ -114,7 +114,7 @@ def _recording(tenant: Any, run_id: str) -> Any:
             manifest = layers.manifest_of(Difference([], [str(number)]))
             part = layers.LayerPart([bodies.pack(b"%d of %s" % (number, run_id.encode()))])
             layer = layers.NewLayer(manifest, None, [part])
-            new = snapshots.NewSnapshot(run_id, number, "step", None, layer, 0, 0, tenant._scope.ids.new())
+            new = snapshot_rows.NewSnapshot(run_id, number, "step", None, layer, 0, 0, tenant._scope.ids.new())
             await snapshots.record(connection, tenant._scope, new)
 
     return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import holdfast
-from holdfast.stores.workspace.snapshots import Snapshot
+from holdfast.stores.workspace.snapshot_rows import Snapshot
 from tests.workloads.workloads import Arguments, World, maker
 
 _PACKAGE = Path(holdfast.__file__).parent

@@ -286,7 +286,7 @@ def test_the_same_id_is_the_same_snapshot(world: World, tree: Path) -> None:
 
 
 def test_the_same_id_for_another_run_is_a_conflict(small: World, tree: Path) -> None:
-    from holdfast.stores.workspace.snapshots import NewSnapshot
+    from holdfast.stores.workspace.snapshot_rows import NewSnapshot
     from holdfast.sync_runner import step
 
     first = small.capture(tree, step=1).snapshot
