@@ -286,43 +286,43 @@ async def message_ids_must_be_uuids(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for bad in BAD_IDS:
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.append(session.id, role="user", content="x", id=bad)
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="session id"):
             await acme.messages.append(bad, role="user", content="x")
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="session id"):
             await acme.messages.append_many(bad, [NewMessage(role="user", content="x")])
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.get(bad)
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.update(bad, content="x")
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.delete(session.id, [bad])
         for call in (acme.messages.list, acme.messages.last, acme.messages.count):
-            with raises(InvalidInput, saying="UUID"):
+            with raises(InvalidInput, field="session id"):
                 await call(bad)
 
 
 @contract()
 async def messages_need_a_live_session(world: World) -> None:
     acme, missing_id = world.tenant(), uuid_of("missing")
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.append(missing_id, role="user", content="x")
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.append_many(missing_id, [NewMessage(role="user", content="x")])
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.list(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.list(missing_id, limit=1, newest_first=True)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.last(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.count(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.delete(missing_id, [])
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="message", key=missing_id):
         await acme.messages.get(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="message", key=missing_id):
         await acme.messages.update(missing_id, content="x")
 
 
@@ -429,11 +429,11 @@ async def invalid_lists_of_messages_and_flags_are_rejected(world: World) -> None
             await acme.messages.delete(session.id, item)
     not_flags: list[Any] = ["yes", 1, 0, [True], "true"]
     for item in not_flags:
-        with raises(InvalidInput, saying="true or false"):
+        with raises(InvalidInput, field="is_preserved"):
             await acme.messages.append(session.id, role="user", content="x", is_preserved=item)
-        with raises(InvalidInput, saying="true or false"):
+        with raises(InvalidInput, field="is_summary"):
             await acme.messages.append(session.id, role="user", content="x", is_summary=item)
-        with raises(InvalidInput, saying="true or false"):
+        with raises(InvalidInput, field="is_preserved"):
             await acme.messages.update(message.id, is_preserved=item)
     assert await everything(acme) == before
 
