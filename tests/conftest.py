@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.databases import BARE, Databases, shared_server
+from tests.databases import BARE, TEMPLATE, Databases, shared_server
 from tests.servers import PgBouncer, PostgresServer, RedisServer, hold
 from tests.skips import without
 
@@ -87,6 +87,14 @@ def postgres_url(postgres_server: PostgresServer, _databases: Databases) -> Iter
     name = _databases.take()
     yield postgres_server.url(name)
     _databases.give_back(name)
+
+
+@pytest.fixture
+def new_postgres_url(postgres_server: PostgresServer, _databases: Databases) -> Iterator[str]:
+    """The URL of a migrated database that no other test has used, for tests of query plans: files of tables never shrink."""
+    name = _databases.make(TEMPLATE)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
 
 
 @pytest.fixture

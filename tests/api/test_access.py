@@ -276,7 +276,7 @@ def test_an_empty_default_tenant_is_refused(tmp_path: Path) -> None:
         failed = command("serve", "--port", "0", "--trust", "127.0.0.1", *value, cwd=tmp_path)
         assert failed.returncode == 2
         assert "--default-tenant" in failed.stderr
-        assert "a tenant has a name" in failed.stderr
+        assert "cannot be empty" in failed.stderr
         assert not (tmp_path / "data").exists()
 
 

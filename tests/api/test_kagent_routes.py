@@ -332,6 +332,6 @@ def test_an_operation_that_takes_too_long_is_cancelled_with_retry_after(
             reply = await server.ask(method, "/api/sessions", body, headers={"x-user-id": "ada"})
             words = bad(reply, 503)
             assert int(reply.headers["retry-after"]) > 0
-            assert ("may or may not have happened" in words) is (method == "POST")
+            assert ("may or may not have been applied" in words) is (method == "POST")
 
     asyncio.run(main())

@@ -98,8 +98,8 @@ ON_POSTGRES = [
 
 
 @pytest.mark.parametrize(("query", "indexes"), [pytest.param(*postgre, id=postgre[0].name) for postgre in ON_POSTGRES])
-def test_postgres_goes_by_the_same_indexes(postgres_url: str, query: Query, indexes: list[str]) -> None:
-    with psycopg.connect(postgres_url, autocommit=True) as raw:
+def test_postgres_goes_by_the_same_indexes(new_postgres_url: str, query: Query, indexes: list[str]) -> None:
+    with psycopg.connect(new_postgres_url, autocommit=True) as raw:
         raw.execute(FILL)
         raw.execute("ANALYZE contacts")
         raw.execute(b"PREPARE planned AS " + query.statement(Dialect.POSTGRES).sql.encode())

@@ -81,14 +81,14 @@ def test_lists_travel_as_one_argument() -> None:
 
 
 @pytest.mark.leg("postgres, queries of compactions")
-def test_postgres_reads_only_the_messages_that_a_compaction_covers(postgres_url: str) -> None:
-    with Holdfast(postgres_url) as hf:
+def test_postgres_reads_only_the_messages_that_a_compaction_covers(new_postgres_url: str) -> None:
+    with Holdfast(new_postgres_url) as hf:
         acme = hf.tenant("acme")
         for _ in range(30):
             session = acme.sessions.create().id
             acme.messages.append_many(session, [NewMessage(role="user", content=LONG)] * 100)
             event = acme.compactions.compact(session, POLICY, summary="s")
-    with psycopg.connect(postgres_url, autocommit=True, prepare_threshold=None) as raw:
+    with psycopg.connect(new_postgres_url, autocommit=True, prepare_threshold=None) as raw:
         raw.execute("ANALYZE")
         raw.execute("SET plan_cache_mode = force_generic_plan")
         arguments = {

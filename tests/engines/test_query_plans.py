@@ -77,10 +77,10 @@ BY_ID = [
 
 
 @pytest.mark.parametrize("query", BY_ID, ids=lambda query: query.name)
-def test_planned_on_an_empty_table_postgres_still_takes_the_primary_key(postgres_url, query):
+def test_planned_on_an_empty_table_postgres_still_takes_the_primary_key(new_postgres_url, query):
     """A prepared statement keeps the plan it was given first, however large the tables become."""
     statement = query.statement(Dialect.POSTGRES)
-    with psycopg.connect(postgres_url) as raw:
+    with psycopg.connect(new_postgres_url) as raw:
         raw.execute("SET plan_cache_mode = force_generic_plan")
         raw.execute(b"PREPARE planned AS " + statement.sql.encode())
         nothing = ", ".join(["NULL"] * len(statement.names))

@@ -573,9 +573,9 @@ def test_sqlite_searches_by_keys_alone(path: str) -> None:
         assert "message_texts_by_message (tenant_id=? AND message_id=?)" in unindexed
 
 
-def test_postgres_finds_rare_and_absent_words_by_the_index_over_words(postgres_url: str) -> None:
+def test_postgres_finds_rare_and_absent_words_by_the_index_over_words(new_postgres_url: str) -> None:
     """Whichever the word is: a plan for any word must not read all messages backwards until enough have it."""
-    with Holdfast(postgres_url) as hf, psycopg.connect(postgres_url, autocommit=True) as connection:
+    with Holdfast(new_postgres_url) as hf, psycopg.connect(new_postgres_url, autocommit=True) as connection:
         acme = hf.tenant("acme")
         fill(acme, *(f"word {number} " + "filler " * 20 for number in range(3_000)))
         drained(acme)
