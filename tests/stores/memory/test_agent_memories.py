@@ -79,7 +79,7 @@ REFUSED: list[Any] = [
 def test_one_invalid_memory_fails_the_whole_call(
     acme: TenantHandle, wrong: Any, error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with raises(error, **fields):
         acme.agent_memories.add([new("good"), wrong], agent="a")
     assert kept(acme) == []
 
@@ -116,7 +116,7 @@ def test_an_invalid_search_is_refused_and_counts_no_access(
 ) -> None:
     acme.agent_memories.add([new("tea")], agent="a")
     asked: dict[str, Any] = {"embedding": [1, 0], "agent": "a", "limit": 4, **wrong}
-    with pytest.raises(InvalidInput, match=words):
+    with raises(InvalidInput, **fields):
         acme.agent_memories.search(asked.pop("embedding"), **asked)
     assert [memory.access_count for memory in acme.agent_memories.list(agent="a")] == [0]
 
