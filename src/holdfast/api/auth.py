@@ -168,14 +168,14 @@ class Access:
             Forbidden: it has no access to this tenant, or its scopes do not suffice. Whether the tenant exists is not disclosed.
         """
         if tenant is not None and caller.tenant not in ("", tenant):
-            message = f"this key is valid for the tenant {caller.tenant!r} only"
+            message, reason = f"this key is valid for the tenant {caller.tenant!r} only", "tenant"
         elif not caller.may(need, area):
             scope_text = _REQUIRED_SCOPE.get(need) or f"{need} or {area}:{need}"
-            message = f"this key does not have the required scope: {scope_text}"
+            message, reason = f"this key does not have the required scope: {scope_text}", "scope"
         else:
             return
         self.forbid(caller, message, scope)
-        raise Forbidden(message)
+        raise Forbidden(message, reason=reason)
 
     def forbid(self, caller: Caller, message: str, scope: Scope) -> None:
         """Record that an authenticated caller was refused."""

@@ -147,7 +147,8 @@ class Service:
                 await holdfast.api_keys.create(self._admin_key, name="admin", scopes=["admin"])
             except Conflict:
                 raise Conflict(
-                    "the admin key already exists in this database with other scopes: use another key"
+                    "the admin key already exists in this database with other scopes: use another key",
+                    reason="other_content",
                 ) from None
             return
         now_us = self.clock.now_us()

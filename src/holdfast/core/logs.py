@@ -78,7 +78,7 @@ RETURNING 1;
         if existing is None or not all(
             is_same(field, params[self.parameter(field.name)], existing) for field in fields
         ):
-            raise Conflict(f"{self.noun} {params['id']} exists with other content")
+            raise Conflict(f"{self.noun} {params['id']} exists with other content", reason="other_content")
         return existing
 
     async def append_all(self, connection: Connection, scope: Scope, entries: Sequence[Struct]) -> None:

@@ -244,7 +244,7 @@ RETURNING {returned};
             raise self.missing(params["id"])
         if epoch is not None and epoch != row.epoch:
             raise Fenced(f"{self.noun} {row.id} is {row.status} at epoch {row.epoch}; epoch {epoch} cannot {name} it")
-        raise Conflict(f"{self.noun} {row.id} is {row.status}; {name} requires {' or '.join(states)}")
+        raise Conflict(f"{self.noun} {row.id} is {row.status}; {name} requires {' or '.join(states)}", reason="status")
 
 
 class AsyncTransitions(TenantStore, Generic[R]):

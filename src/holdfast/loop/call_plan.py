@@ -48,7 +48,9 @@ class CallPlan(Struct):
     def take_outcome(self, run_id: str, call: ToolCall) -> None:
         """Take over the outcome of a call from the ledger."""
         if call.status in OPEN_STATUSES:
-            raise Conflict(f"call {call.id!r} of run {run_id} is {call.status} and cannot be changed now")
+            raise Conflict(
+                f"call {call.id!r} of run {run_id} is {call.status} and cannot be changed now", reason="status"
+            )
         status = cast("Outcome", call.status)
         self.outcomes[call.id] = ToolOutcome(id=call.id, result=call.result, error=call.error, status=status)
         self.recorded_ids.add(call.id)

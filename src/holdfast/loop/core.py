@@ -216,10 +216,13 @@ class RunDriver:
                 loaded: LoadedRun = yield do.LoadRun(self.run.id)
                 reloaded = yield from self._load_pending(loaded.tool_calls)
                 if reloaded is None:
-                    raise Conflict(f"the pending reply of run {self.run.id} is no longer in the ledger") from None
+                    raise Conflict(
+                        f"the pending reply of run {self.run.id} is no longer in the ledger", reason="changed"
+                    ) from None
                 pending = reloaded
         raise Conflict(
-            f"the calls of run {self.run.id} were changed {MAX_CHANGES} times while they were about to be made"
+            f"the calls of run {self.run.id} were changed {MAX_CHANGES} times while they were about to be made",
+            reason="changed",
         )
 
     def _try_carry_out(self, pending: PendingReply) -> CommandGenerator[Ending | None]:

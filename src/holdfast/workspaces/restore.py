@@ -186,4 +186,7 @@ def _prepare(root: str, replace: bool) -> None:
     except OSError as error:
         raise InvalidInput(f"cannot restore to {root!r}: {error.strerror or error}", field="path") from error
     if not is_empty and not replace:
-        raise Conflict(f"directory {root!r} is not empty: restore into an empty directory, or pass replace=True")
+        raise Conflict(
+            f"directory {root!r} is not empty: restore into an empty directory, or pass replace=True",
+            reason="not_empty",
+        )

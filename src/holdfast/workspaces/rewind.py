@@ -210,7 +210,10 @@ class Rewinder:
         for rewind in await self._rewinds.list(run_id, limit=self._scope.limits.page(PAGE_STEPS)):
             if (rewind.status == "rewound" or rewind.waits_for_worker) and rewind.to_step == run.iteration:
                 return rewind
-        raise Conflict(f"no rewind led run {run_id} to its current step {run.iteration}: see rewinds.list")
+        raise Conflict(
+            f"no rewind led run {run_id} to its current step {run.iteration}: see rewinds.list",
+            reason="nothing_to_redo",
+        )
 
 
 def _rules(root: str, patterns: Sequence[str]) -> tuple[Sequence[str], bool]:

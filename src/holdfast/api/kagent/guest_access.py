@@ -28,10 +28,10 @@ async def guest_access(request: KagentRequest, *, writing: bool) -> GuestAccess 
     try:
         link = await request.tenant.session_shares.use(request.share_token, user=request.user)
     except NotFound:
-        raise Forbidden("this share link is invalid") from None
+        raise Forbidden("this share link is invalid", reason="invalid") from None
     session = await request.tenant.sessions.get(link.session_id)
     if request.names.get("session_id", session.key) != session.key:
-        raise Forbidden("this share link belongs to another session")
+        raise Forbidden("this share link belongs to another session", reason="other_session")
     if writing and link.read_only:
-        raise Forbidden("this share link is read-only")
+        raise Forbidden("this share link is read-only", reason="read_only")
     return GuestAccess(link.user, session.key, link.read_only)

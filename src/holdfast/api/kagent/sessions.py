@@ -154,7 +154,7 @@ async def delete_session(request: KagentRequest) -> Response:
     """Delete a session with everything that belongs to it. If it does not exist, nothing happens. Its id can be used again."""
     guest = await guest_access(request, writing=True)
     if guest is not None:
-        raise Forbidden("only the owner of a session can delete it")
+        raise Forbidden("only the owner of a session can delete it", reason="not_owner")
     session = await request.tenant.sessions.find(request.names["session_id"], user=request.user)
     if session is not None:
         await request.tenant.sessions.delete(session.id)
@@ -180,7 +180,9 @@ async def append_event(request: KagentRequest) -> Response:
     guest = await guest_access(request, writing=True)
     session = await session_of(request, guest)
     if request.agent and session.agent and request.agent != agent_id(session.agent):
-        raise Forbidden(f"this session belongs to agent {session.agent!r}, not to {request.agent!r}")
+        raise Forbidden(
+            f"this session belongs to agent {session.agent!r}, not to {request.agent!r}", reason="other_agent"
+        )
     body = request.body(_EVENT)
     data = body.data if isinstance(body.data, str) else encode(body.data).decode()
     id = body.id or request.service.ids.new()

@@ -68,7 +68,7 @@ async def delete_share(request: KagentRequest) -> Response:
 
 async def _own_session(request: KagentRequest) -> Session:
     if request.share_token is not None:
-        raise Forbidden("only the owner of a session can share it")
+        raise Forbidden("only the owner of a session can share it", reason="not_owner")
     return await session_of(request, None)
 
 

@@ -66,7 +66,7 @@ def check_version(current: int, expected: int | None, what: str) -> None:
     if not isinstance(expected, int) or isinstance(expected, bool):
         raise InvalidInput(f"version must be a whole number, not {_repr(expected)}", field="version")
     if current != expected:
-        raise Conflict(f"{what} has version {current}, not {expected}; read it again")
+        raise Conflict(f"{what} has version {current}, not {expected}; read it again", reason="version")
 
 
 def cursor_of(listing: str, order: Sequence[Field], row: Any) -> str:

@@ -127,7 +127,9 @@ class AsyncBranches(TenantStore):
         head = await lock_head(connection, params)
         current = await self._find(connection, params, head.branch)
         if current.origin != "rewind" or current.parent is None:
-            raise Conflict("cannot redo: the current branch was not made by a rewind; see branches.list")
+            raise Conflict(
+                "cannot redo: the current branch was not made by a rewind; see branches.list", reason="nothing_to_redo"
+            )
         return await self._switch_to(connection, params, head, current.parent)
 
     @reads
@@ -205,7 +207,8 @@ class AsyncBranches(TenantStore):
             if views.shows(head.view, position):
                 raise Conflict(
                     f"messages before message {seq} were compacted into a summary that comes after it:"
-                    f" roll back compaction {event_id} first"
+                    f" roll back compaction {event_id} first",
+                    reason="compacted",
                 )
 
     async def _switch_to(self, connection: Connection, params: dict[str, Any], head: BranchHead, number: int) -> Branch:
@@ -291,13 +294,18 @@ async def rewind_to(
         return head.branch, head.branch
     seq = views.seq_of(position) - (after is None)
     if views.position_of(head.view, views.seq_of(position)) != position:
-        raise Conflict("the session shows another branch than the one of that step: switch to that branch first")
+        raise Conflict(
+            "the session shows another branch than the one of that step: switch to that branch first",
+            reason="other_branch",
+        )
     if seq == head.last_seq:
         return head.branch, head.branch
     try:
         branch = await branches._fork(connection, params, head, seq, "rewind")
     except InvalidInput as error:
-        raise Conflict(f"{error}; if the message was compacted away, roll back that compaction first") from error
+        raise Conflict(
+            f"{error}; if the message was compacted away, roll back that compaction first", reason="compacted"
+        ) from error
     await branches._switch_to(connection, params, head, branch.number)
     return head.branch, branch.number
 

@@ -71,7 +71,9 @@ async def restore(connection: Connection, params: dict[str, Any]) -> tuple[set[s
         try:
             await queries.restore_original.many(connection, [{**params, **row} for row in originals_to_restore])
         except AlreadyExists:
-            raise Conflict("a compaction already has another original of a message to restore") from None
+            raise Conflict(
+                "a compaction already has another original of a message to restore", reason="original_archived"
+            ) from None
         await _count_originals(connection, params, archive)
     ids = await forget(connection, params)
     return ids, [(original.entry.token_count, position) for position, original in restored]

@@ -272,5 +272,5 @@ def _same(existing: Feedback, params: Mapping[str, Any]) -> Feedback:
     names = ("message_id", "user", "is_positive", "feedback_text", "issue_type", "metadata")
     fields = [FEEDBACK.fields[name] for name in names]
     if not all(is_same(field, params[field.column], existing) for field in fields):
-        raise Conflict(f"feedback {existing.id} exists with other content")
+        raise Conflict(f"feedback {existing.id} exists with other content", reason="other_content")
     return existing

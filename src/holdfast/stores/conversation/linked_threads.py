@@ -59,7 +59,8 @@ async def show(connection: Connection, scope: Scope, session: dict[str, Any]) ->
         user = f" of the user {text.unescape(session['user_id'])!r}" if session["user_id"] else ""
         raise Conflict(
             f"a task, checkpoint, flow or memory was stored under the key {text.unescape(session['identifier'])!r}{user}"
-            " after the session was deleted; delete it first"
+            " after the session was deleted; delete it first",
+            reason="data_under_key",
         ) from None
 
 

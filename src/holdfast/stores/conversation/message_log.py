@@ -361,11 +361,11 @@ async def _find_repeated(connection: Connection, append: Append) -> AppendResult
     if await queries.live_session.one(connection, params) is None:
         return _missing(append.session_id)
     if len(existing) < len(ids):
-        return Conflict("some of these messages exist and some do not; append the missing ones")
+        return Conflict("some of these messages exist and some do not; append the missing ones", reason="partly_stored")
     for entry in append.entries:
         message = existing[entry.id]
         if message.session_id != append.session_id or not entry.same_as(message):
-            return Conflict(f"message {entry.id} exists with other content")
+            return Conflict(f"message {entry.id} exists with other content", reason="other_content")
     return AppendResult([existing[id] for id in ids])
 
 

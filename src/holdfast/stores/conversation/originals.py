@@ -80,11 +80,13 @@ async def restore(connection: Connection, params: Mapping[str, Any], originals: 
         await insert(connection, tenant, session_id, rows)
     except AlreadyExists:
         raise Conflict(
-            "a message to restore was appended again under its id, or its position is taken; delete that message first"
+            "a message to restore was appended again under its id, or its position is taken; delete that message first",
+            reason="message_id_taken",
         ) from None
     try:
         await queries.insert_feedback.many(connection, feedback)
     except AlreadyExists:
         raise Conflict(
-            "feedback to restore with its message was given again under its id; delete that feedback first"
+            "feedback to restore with its message was given again under its id; delete that feedback first",
+            reason="feedback_id_taken",
         ) from None

@@ -97,7 +97,7 @@ class AsyncPendingMessages(TenantStore):
                     return await self._append(connection, rows)
             except AlreadyExists:
                 continue  # another caller was faster: compare with its messages
-        raise Conflict("messages with these ids are added and removed all the time; try again")
+        raise Conflict("messages with these ids are added and removed all the time; try again", reason="changed")
 
     @reads
     async def list_by_key(
@@ -278,7 +278,7 @@ class AsyncPendingMessages(TenantStore):
             async with connection.savepoint():
                 await queries.insert.all(connection, summary)
         except AlreadyExists:
-            raise Conflict(f"another message has the id {id}") from None
+            raise Conflict(f"another message has the id {id}", reason="id_taken") from None
         return _message(summary)
 
     async def _by_ids(self, connection: Connection, ids: Sequence[str]) -> Sequence[PendingMessage]:
@@ -352,16 +352,16 @@ def _repeated(new: Sequence[Mapping[str, Any]], existing: Sequence[PendingMessag
     for row in new:
         message = by_id.get(row["id"])
         if message is None:
-            raise Conflict(f"some of these messages exist, but not {row['id']}")
+            raise Conflict(f"some of these messages exist, but not {row['id']}", reason="partly_stored")
         fields = ("channel_name", "history_key", "sender", "sender_id", "body", "platform_msg_id")
         if message.is_summary or any(getattr(message, field) != text.unescape(row[field]) for field in fields):
-            raise Conflict(f"another message has the id {message.id}")
+            raise Conflict(f"another message has the id {message.id}", reason="id_taken")
     return [by_id[row["id"]] for row in new]
 
 
 def _check_summary(existing: PendingMessage, body: str) -> PendingMessage:
     if not existing.is_summary or existing.body != body:
-        raise Conflict(f"another message has the id {existing.id}")
+        raise Conflict(f"another message has the id {existing.id}", reason="id_taken")
     return existing
 
 

@@ -76,5 +76,5 @@ def check_repeated(session: Session, params: Mapping[str, Any]) -> Session:
     is_unique = params["identifier_rank"] == linked_threads.OWN_KEY
     is_same = expected == [session.key, session.user, session.agent] and session.is_unique == is_unique
     if session.deleted_at is not None or not is_same:
-        raise Conflict(f"another session has the id {session.id}")
+        raise Conflict(f"another session has the id {session.id}", reason="id_taken")
     return session

@@ -176,7 +176,7 @@ class AsyncSessions(TenantStore):
             return _session(connection, rows[0]) if rows else None
         rows = await queries.find_of_anybody.all(connection, params, index="sessions_by_identifier")
         if rows and rows[0][-1]:
-            raise Conflict(f"several users have a session with the key {str(key)!r}: pass user=")
+            raise Conflict(f"several users have a session with the key {str(key)!r}: pass user=", reason="ambiguous")
         return _session(connection, rows[0][:-1]) if rows else None
 
     @reads
@@ -286,10 +286,10 @@ class AsyncSessions(TenantStore):
                 row = await queries.restore.one(connection, self._scope.params(id=session.id))
             except AlreadyExists:
                 key = f"{session.key!r}{of_user(session.user)}"
-                raise Conflict(f"another session has taken the key {key}") from None
+                raise Conflict(f"another session has taken the key {key}", reason="key_taken") from None
             await linked_threads.show(connection, self._scope, stored_names(session))
         if row is None:
-            raise Conflict(f"session {session_id} was changed by another caller; try again")
+            raise Conflict(f"session {session_id} was changed by another caller; try again", reason="changed")
         return _session(connection, row)
 
     async def purge(self, session_id: Id) -> None:
@@ -396,4 +396,4 @@ async def _check_expected(connection: Connection, params: Mapping[str, Any], exp
     row = None if expected is None else await queries.lock.one(connection, params)
     # Everything is compared, not only the time: two changes can happen within one tick of the clock.
     if row is not None and _session(connection, row) != expected:
-        raise Conflict(f"session {params['id']} was changed since it was read; read it again")
+        raise Conflict(f"session {params['id']} was changed since it was read; read it again", reason="changed")

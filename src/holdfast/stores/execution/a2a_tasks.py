@@ -194,9 +194,9 @@ class AsyncA2ATasks(TenantStore):
                 row = await queries.restore.one(connection, params)
                 await queries.restore_configs.all(connection, params)
         except AlreadyExists:
-            raise Conflict(f"another task {task_id!r} exists now; delete it first") from None
+            raise Conflict(f"another task {task_id!r} exists now; delete it first", reason="id_taken") from None
         if row is None:
-            raise Conflict(f"task {task_id!r} was changed concurrently; try again")
+            raise Conflict(f"task {task_id!r} was changed concurrently; try again", reason="changed")
         return (await self._load(connection, mapper(TaskFrame, connection.dialect)([row])))[0]
 
     @writes

@@ -114,7 +114,7 @@ class AsyncApiKeys(Store):
             return _key(connection, row)
         existing = await self._find(connection, key)
         if existing is None or not _is_same(existing, params):
-            raise Conflict("this key already exists with other arguments; generate a new one")
+            raise Conflict("this key already exists with other arguments; generate a new one", reason="other_content")
         return existing
 
     @reads

@@ -83,7 +83,7 @@ class AsyncTenants(Store):
         if row is not None:
             return mapper(Tenant, connection.dialect)([row])[0]
         if await queries.is_deleted.one(connection, params) is not None:
-            raise Conflict(deletion_message(tenant))
+            raise Conflict(deletion_message(tenant), reason="being_deleted")
         raise AlreadyExists(f"tenant {tenant!r} already exists", noun="tenant", key=tenant)
 
     @reads
@@ -186,7 +186,8 @@ class AsyncTenants(Store):
             await rules.check_not_held(connection, scopes.Scope(tenant, self._setting))
         elif await purge_statements.anything().one(connection, params) is not None:
             raise Conflict(
-                f"tenant {tenant!r} still has sessions, runs, checkpoints or other data; pass cascade=True to delete it too"
+                f"tenant {tenant!r} still has sessions, runs, checkpoints or other data; pass cascade=True to delete it too",
+                reason="not_empty",
             )
         await queries.purge_api_keys.all(connection, params)
         await queries.purge_run_queue.all(connection, params)

@@ -109,7 +109,9 @@ class AsyncBlocks(TenantStore):
         await lock_agent(connection, params)
         existing = {row.label: row for row in await _list(connection, params)}
         if expected is not None and _versions(existing.values()) != _versions(_check_list(expected, Block)):
-            raise Conflict(f"the blocks of agent {agent_id!r} were changed after they were read; read them again")
+            raise Conflict(
+                f"the blocks of agent {agent_id!r} were changed after they were read; read them again", reason="changed"
+            )
         for label in existing.keys() - {text.unescape(row["label"]) for row in rows}:
             await queries.delete.all(connection, {**params, "label": text.escape(label)})
         for position, row in enumerate(rows, 1):

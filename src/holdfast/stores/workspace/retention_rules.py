@@ -167,7 +167,9 @@ async def check_not_held(connection: Connection, scope: Scope, *, session_id: st
     row = await query.one(connection, params)
     if row is not None:
         what = f"tenant {scope.tenant!r}" if session_id is None else f"session {session_id}"
-        raise Conflict(f"{what} is held and must be kept: see retention.holds, and release holds no longer needed")
+        raise Conflict(
+            f"{what} is held and must be kept: see retention.holds, and release holds no longer needed", reason="held"
+        )
 
 
 class Holds(SessionDependent):
@@ -195,7 +197,8 @@ async def check_snapshots_not_held(connection: Connection, scope: Scope, ids: Se
         row = await queries.hold_on_snapshot.one(connection, scope.params(id=snapshot_id))
         if row is not None:
             raise Conflict(
-                f"snapshot {snapshot_id} is held and must be kept: release hold {row[0]} first if it is no longer needed"
+                f"snapshot {snapshot_id} is held and must be kept: release hold {row[0]} first if it is no longer needed",
+                reason="held",
             )
 
 

@@ -138,7 +138,10 @@ def check_same(rewind: Rewind, run_id: str, step: int) -> Rewind:
         Conflict: it is another rewind.
     """
     if (rewind.run_id, rewind.to_step) != (run_id, step):
-        raise Conflict(f"rewind {rewind.id} already exists, of run {rewind.run_id} to step {rewind.to_step}")
+        raise Conflict(
+            f"rewind {rewind.id} already exists, of run {rewind.run_id} to step {rewind.to_step}",
+            reason="other_content",
+        )
     return rewind
 
 

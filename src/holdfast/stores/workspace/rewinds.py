@@ -247,7 +247,10 @@ class AsyncRewinds(TenantStore):
         children = await queries.children.all(connection, params)
         for child_id, _, is_open in children:
             if is_open:
-                raise Conflict(f"child run {child_id}, which a later step has started, is active: cancel it first")
+                raise Conflict(
+                    f"child run {child_id}, which a later step has started, is active: cancel it first",
+                    reason="child_active",
+                )
         for child_id, _, _ in children:
             await queries.attach_child.all(connection, {**params, "child_id": child_id, "call_id": None})
         return [(child_id, text.unescape(call_id)) for child_id, call_id, _ in children]
@@ -266,7 +269,10 @@ class AsyncRewinds(TenantStore):
         params = self._scope.params(run_id=run.id, iteration=run.iteration, anchor=anchor)
         row = await queries.to_redo.one(connection, params)
         if row is None:
-            raise Conflict(f"no rewind led run {run.id} to its current step {run.iteration}: see rewinds.list")
+            raise Conflict(
+                f"no rewind led run {run.id} to its current step {run.iteration}: see rewinds.list",
+                reason="nothing_to_redo",
+            )
         return _stored_rewind(connection, row)
 
     async def _check_current(self, connection: Connection, run: Run, stored_rewind: StoredRewind) -> None:
@@ -278,7 +284,8 @@ class AsyncRewinds(TenantStore):
         if has_moved or await queries.newer_calls.one(connection, params) is not None:
             raise Conflict(
                 f"run {run.id} has continued since rewind {rewind.id}: rewind it to step {rewind.to_step} first, "
-                "then redo that one by its id"
+                "then redo that one by its id",
+                reason="run_continued",
             )
 
     async def _put_back(
@@ -341,17 +348,22 @@ class AsyncRewinds(TenantStore):
         if epoch is not None:
             check_holder(run, epoch)
         elif run.status == "running":
-            raise Conflict(f"run {run.id} is held by {run.holder}: pause or cancel it first, or give its epoch")
+            raise Conflict(
+                f"run {run.id} is held by {run.holder}: pause or cancel it first, or give its epoch", reason="run_held"
+            )
         params = self._scope.params(run_id=run.id, session_id=run.session_id)
         pending = mapper(Rewind, connection.dialect)(await queries.pending_of.all(connection, params))
         waiting = pending[0] if pending and after_waiting and pending[0].waits_for_worker else None
         if pending and waiting is None:
             raise Conflict(
-                f"rewind {pending[0].id} of run {run.id} is not finished: call workspaces.finish_rewinds first"
+                f"rewind {pending[0].id} of run {run.id} is not finished: call workspaces.finish_rewinds first",
+                reason="not_finished",
             )
         other = await queries.others.one(connection, params)
         if other is not None:
-            raise Conflict(f"run {other[0]} of the same session is being driven: pause or cancel it first")
+            raise Conflict(
+                f"run {other[0]} of the same session is being driven: pause or cancel it first", reason="session_in_use"
+            )
         return waiting
 
     async def _move_run(self, connection: Connection, run: Run, epoch: int | None, **changes: Any) -> Run:

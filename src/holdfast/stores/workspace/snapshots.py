@@ -373,7 +373,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
     }
     row = await queries.add.one(connection, params)
     if row is None:
-        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind")
+        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind", reason="other_content")
     return _snapshot(connection, row)
 
 
@@ -439,7 +439,7 @@ def _deed(snapshot: Snapshot, reason: str) -> NewActivity:
 
 def _check_same(existing: Snapshot, new: NewSnapshot) -> Snapshot:
     if (existing.run_id, existing.step, existing.kind) != (parse_id(new.run_id, "run id"), new.step, new.kind):
-        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind")
+        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind", reason="other_content")
     return existing
 
 

@@ -97,7 +97,8 @@ class MessageBuffer:
             await self.engine.write(self._write(attempt))
         except AlreadyExists as error:
             raise Conflict(
-                "the id of a message of this buffer is in use by another message; nothing was saved: remove it with set_history"
+                "the id of a message of this buffer is in use by another message; nothing was saved: remove it with set_history",
+                reason="id_taken",
             ) from error
         except BaseException as error:
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
@@ -142,7 +143,9 @@ class MessageBuffer:
         """
         if given_id and (existing := self._find(entry.id)) is not None:
             if not entry.same_as(existing):
-                raise Conflict(f"a message with the id {entry.id} and other content exists already")
+                raise Conflict(
+                    f"a message with the id {entry.id} and other content exists already", reason="other_content"
+                )
             return entry.id
         if len(self.items) >= self.scope.limits.buffered_messages:
             self._check_room(len(self.items) + 1)
@@ -270,7 +273,9 @@ class MessageBuffer:
 
     def _refuse_while_saving(self) -> None:
         if self._saving:
-            raise Conflict(f"the buffer of session {self.id} is being saved: wait for the save to finish")
+            raise Conflict(
+                f"the buffer of session {self.id} is being saved: wait for the save to finish", reason="busy"
+            )
 
 
 class BufferCache:
@@ -308,7 +313,8 @@ class BufferCache:
         """
         if buffer.cache_key in self._kept:
             raise Conflict(
-                f"this buffer of session {buffer.id} was released and the session has a newer one: call sessions.buffered again"
+                f"this buffer of session {buffer.id} was released and the session has a newer one: call sessions.buffered again",
+                reason="released",
             )
         self._make_room()
         self._kept[buffer.cache_key] = buffer
@@ -349,5 +355,5 @@ def _is_same(message: Message | NewMessage, existing: Message | None, scope: sco
     if isinstance(message, Message) or existing is None:
         return message == existing
     if not new_entry(scope, *astuple(message)).same_as(existing):
-        raise Conflict(f"a message with the id {existing.id} and other content exists already")
+        raise Conflict(f"a message with the id {existing.id} and other content exists already", reason="other_content")
     return True

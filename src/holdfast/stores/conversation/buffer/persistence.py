@@ -250,7 +250,8 @@ async def _write_session(
     if row is None:
         raise Conflict(
             f"another session was created under the key {text.unescape(params['identifier'])!r} after this buffer"
-            " was loaded; nothing was saved, call reload()"
+            " was loaded; nothing was saved, call reload()",
+            reason="key_taken",
         )
     return _row_version(row[:_ROW_COLUMNS]), bool(row[-1])
 
@@ -328,10 +329,15 @@ def _find_base(
         # A save never continues from a missing session: permanently deleted messages must not come back.
         if attempt.version is not None and (attempt.version, attempt.save_id) == (version, last_save):
             return StoredContent(attempt.content, attempt.version, attempt.save_id), attempt.copies
-    change = "was changed by another writer"
-    if version is None:
-        change = "was deleted, or rolled back with the transaction that saved it," if earlier else "was deleted"
-    raise Conflict(f"session {params['id']} {change} after this buffer was loaded; nothing was saved, call reload()")
+    change, reason = "was changed by another writer", "changed"
+    if version is None and earlier:
+        change, reason = "was deleted, or rolled back with the transaction that saved it,", "rolled_back"
+    elif version is None:
+        change, reason = "was deleted", "deleted"
+    raise Conflict(
+        f"session {params['id']} {change} after this buffer was loaded; nothing was saved, call reload()",
+        reason=reason,
+    )
 
 
 async def _start_branch(

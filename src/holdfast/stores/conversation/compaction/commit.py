@@ -90,7 +90,8 @@ async def commit(connection: Connection, scope: Scope, request: CommitRequest) -
     if session_rows.fingerprint(covered) != plan.fingerprint:
         raise Conflict(
             f"session {plan.session_id} was compacted, rolled back or switched, or a covered message was changed, after"
-            " the plan was made; nothing was changed, make a new plan"
+            " the plan was made; nothing was changed, make a new plan",
+            reason="plan_outdated",
         )
     _check_late_results(session_rows, plan, connection)
     totals = _count_totals(session_rows, covered, request, scope, connection)
@@ -269,7 +270,7 @@ async def needed_elsewhere(
 
 def _check_same_session(event: CompactionEvent, plan: CompactionPlan) -> CompactionEvent:
     if event.session_id != plan.session_id:
-        raise Conflict(f"a compaction of another session has the id {event.id} already")
+        raise Conflict(f"a compaction of another session has the id {event.id} already", reason="id_taken")
     return event
 
 
@@ -283,7 +284,8 @@ def _check_late_results(session_rows: SessionRows, plan: CompactionPlan, connect
     if Pairs(session_rows.messages(connection)).bound_to(message.id for message in late_messages) & set(plan.removed):
         raise Conflict(
             f"a tool call that this compaction of session {plan.session_id} removes got a result after the plan was made;"
-            " make a new plan"
+            " make a new plan",
+            reason="plan_outdated",
         )
 
 
@@ -304,7 +306,8 @@ def _count_totals(
     summary_tokens = 0 if request.summary is None else count(summary_content(request.summary))
     if summary_tokens >= plan.saved_tokens:
         raise NothingToCompact(
-            f"the summary has {summary_tokens:,} tokens and would only save {plan.saved_tokens:,}; nothing was changed"
+            f"the summary has {summary_tokens:,} tokens and would only save {plan.saved_tokens:,}; nothing was changed",
+            reason="summary_too_large",
         )
     counted_ids = {id_of(row) for row in covered if stored_tokens_of(row)}
     rewritten = sum(message.tokens for message in plan.rewritten if message.message_id in counted_ids)

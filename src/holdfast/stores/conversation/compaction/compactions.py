@@ -103,7 +103,7 @@ class AsyncCompactions(TenantStore):
         elif plan.session_id != session:
             raise InvalidInput(f"the plan is for session {plan.session_id}, not for session {session}", field="plan")
         if not plan.shrinks:
-            raise NothingToCompact(_nothing_to_compact_reason(plan))
+            raise NothingToCompact(_nothing_to_compact_reason(plan), reason="protected")
         request = CommitRequest(
             plan=plan,
             event_id=event_id,

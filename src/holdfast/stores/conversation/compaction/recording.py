@@ -55,7 +55,7 @@ async def record(connection: Connection, scope: Scope, compaction: RecordedCompa
     if row is not None:
         event = events_of(connection, [row])[0]
         if event.session_id != compaction.session_id:
-            raise Conflict(f"a compaction of another session has the id {event.id} already")
+            raise Conflict(f"a compaction of another session has the id {event.id} already", reason="id_taken")
         return event
     counts = await queries.counts.one(connection, params)
     assert counts is not None
@@ -176,7 +176,8 @@ class _MessageRemoval:
         if archived:
             raise Conflict(
                 f"another branch shows some of these messages, but not those that compaction {self._event.id} has removed so"
-                " far: record another compaction for them"
+                " far: record another compaction for them",
+                reason="other_branch",
             )
         return await take_block(self._connection, self._params)
 

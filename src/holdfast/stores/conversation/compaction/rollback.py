@@ -91,17 +91,20 @@ async def check_newest(
         Conflict: it is not the newest, it is of another branch, or it was rolled back.
     """
     if event.rolled_back_at is not None:
-        raise Conflict(f"compaction {event.id} was rolled back already")
+        raise Conflict(f"compaction {event.id} was rolled back already", reason="rolled_back")
     if event.branch != head.branch:
         raise Conflict(
             f"compaction {event.id} is of branch {event.branch}, but the session is on branch {head.branch}: switch to"
-            f" branch {event.branch} first"
+            f" branch {event.branch} first",
+            reason="other_branch",
         )
     row = await queries.newest.one(connection, {**params, "branch": head.branch})
     assert row is not None
     newest = events_of(connection, [row])[0]
     if newest.id != event.id:
-        raise Conflict(f"compaction {newest.id} is newer than {event.id}: roll back {newest.id} first")
+        raise Conflict(
+            f"compaction {newest.id} is newer than {event.id}: roll back {newest.id} first", reason="newer_compaction"
+        )
 
 
 async def _check_can_roll_back(
@@ -115,7 +118,8 @@ async def _check_can_roll_back(
     if archived != event.messages_removed + event.messages_rewritten:
         raise Conflict(
             f"compaction {event.id} cannot be rolled back: the archive has {archived} of its"
-            f" {event.messages_removed + event.messages_rewritten} originals"
+            f" {event.messages_removed + event.messages_rewritten} originals",
+            reason="originals_missing",
         )
     return None if block is None else int(block)
 

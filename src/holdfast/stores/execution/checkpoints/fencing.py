@@ -28,7 +28,7 @@ async def check_lease(connection: Connection, scope: Scope, params: dict[str, An
         check_holder(await lock_run(connection, scope, lease[0]), lease[1])
     except Conflict as error:
         newest = _display(await _head(connection, params))
-        raise type(error)(f"{error}; the newest checkpoint is {newest}") from None
+        raise type(error)(f"{error}; the newest checkpoint is {newest}", reason=error.reason) from None
 
 
 async def check_head(connection: Connection, params: dict[str, Any]) -> None:
@@ -42,7 +42,8 @@ async def check_head(connection: Connection, params: dict[str, Any]) -> None:
     if head not in (parent, params["checkpoint_id"]) and (known_head is None or head != known_head):
         expected = "to be the first" if parent is None else f"to follow {_display(parent)}"
         raise Conflict(
-            f"another writer was first: the newest checkpoint is {_display(head)}; this one was expected {expected}"
+            f"another writer was first: the newest checkpoint is {_display(head)}; this one was expected {expected}",
+            reason="newer_checkpoint",
         )
 
 

@@ -311,22 +311,23 @@ def must_begin(recorded: ToolCall, new: StoredCall, *, epoch: int, now_us: int) 
     """
     label = f"call {recorded.id!r} of run {recorded.run_id}"
     if not new.same_as(recorded):
-        raise Conflict(f"{label} is recorded with another tool, input or safety")
+        raise Conflict(f"{label} is recorded with another tool, input or safety", reason="other_content")
     if recorded.status not in OPEN_STATUSES:
-        raise Conflict(f"{label} is {recorded.status} and cannot be begun again")
+        raise Conflict(f"{label} is {recorded.status} and cannot be begun again", reason="status")
     if recorded.status == "held":
         if new.hold:
             return False
-        raise Conflict(f"{label} waits for a person to allow it")
+        raise Conflict(f"{label} waits for a person to allow it", reason="not_allowed")
     if recorded.status == "ready":
         if recorded.pause_until is not None and to_us(recorded.pause_until) > now_us:
-            raise Conflict(f"{label} cannot be begun before {recorded.pause_until.isoformat()}")
+            raise Conflict(f"{label} cannot be begun before {recorded.pause_until.isoformat()}", reason="not_due")
         return True
     if recorded.epoch >= epoch:
         return False
     if recorded.safety != "idempotent":
         raise Conflict(
-            f"{label} was begun by an earlier holder and is {recorded.safety}: it may have happened, and must not be begun again"
+            f"{label} was begun by an earlier holder and is {recorded.safety}: it may have happened, and must not be begun again",
+            reason="may_have_happened",
         )
     return True
 

@@ -334,7 +334,8 @@ class AsyncRuns(TenantStore):
             open_ids = [call.id for call in calls if call.status in OPEN_STATUSES]
             if open_ids:
                 raise Conflict(
-                    f"run {run.id} has open tool calls: {', '.join(open_ids[:5])}; finish or cancel them first"
+                    f"run {run.id} has open tool calls: {', '.join(open_ids[:5])}; finish or cancel them first",
+                    reason="open_calls",
                 )
         attempts = run.attempts if verb == "fail" else 0
         return await move(
@@ -349,18 +350,26 @@ class AsyncRuns(TenantStore):
             return committed[1]
         check_holder(run, new.epoch)
         if committed is not None:
-            raise Conflict(f"step {new.iteration} of run {run.id} was committed with other content")
+            raise Conflict(
+                f"step {new.iteration} of run {run.id} was committed with other content", reason="other_content"
+            )
         if new.iteration != run.iteration + 1:
             raise Conflict(
-                f"run {run.id} is at step {run.iteration}; the next is {run.iteration + 1}, not {new.iteration}"
+                f"run {run.id} is at step {run.iteration}; the next is {run.iteration + 1}, not {new.iteration}",
+                reason="wrong_step",
             )
         try:
             async with connection.savepoint():
                 (step,) = await write_steps(connection, [new])
         except AlreadyExists:
-            raise Conflict(f"a message with an id of step {new.iteration} of run {run.id} already exists") from None
+            raise Conflict(
+                f"a message with an id of step {new.iteration} of run {run.id} already exists",
+                reason="message_id_taken",
+            ) from None
         if step is None:
-            raise Conflict(f"a tool call that step {new.iteration} of run {run.id} finishes is not open")
+            raise Conflict(
+                f"a tool call that step {new.iteration} of run {run.id} finishes is not open", reason="call_not_open"
+            )
         if exit:
             verb: Verb = "finish" if "stop_reason" in exit else "pause"
             await self._end(connection, run, verb, **exit)

@@ -62,7 +62,7 @@ async def parent_params(
     if epoch is not None:
         check_holder(run, epoch)
     if run.status in FINAL:
-        raise Conflict(f"run {run.id} is {run.status} and cannot start child runs")
+        raise Conflict(f"run {run.id} is {run.status} and cannot start child runs", reason="status")
     scope.limits.check("run_depth", run.depth + 1, "nested runs")
     call_id = None if call is None else ledger.call_id(call, scope.limits)
     if call_id is not None:
@@ -89,5 +89,8 @@ async def find_started(connection: Connection, new: dict[str, Any]) -> Run:
     call = None if new["parent_call_id"] is None else text.unescape(new["parent_call_id"])
     new_key = (new["session_id"], agent, new["parent_run_id"], call)
     if new_key != (run.session_id, run.agent, run.parent_run_id, run.parent_call_id):
-        raise Conflict(f"another run {run.id}, in session {run.session_id}, has this id or was started for this call")
+        raise Conflict(
+            f"another run {run.id}, in session {run.session_id}, has this id or was started for this call",
+            reason="id_taken",
+        )
     return run

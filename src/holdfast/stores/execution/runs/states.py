@@ -104,7 +104,9 @@ def next_status(run: Run, verb: Verb) -> Status:
     """
     status = MOVES[verb].get(run.status)
     if status is None:
-        raise Conflict(f"run {run.id} is {run.status}; only a {' or '.join(MOVES[verb])} run can {_PASSIVE[verb]}")
+        raise Conflict(
+            f"run {run.id} is {run.status}; only a {' or '.join(MOVES[verb])} run can {_PASSIVE[verb]}", reason="status"
+        )
     return status
 
 
@@ -156,9 +158,11 @@ def check_holder(run: Run, epoch: int) -> None:
     if epoch < run.epoch:
         raise Fenced(f"run {run.id} is at epoch {run.epoch} and {run.status}; epoch {epoch} may no longer write")
     if epoch > run.epoch:
-        raise Conflict(f"run {run.id} is at epoch {run.epoch}; no claim has returned epoch {epoch} yet")
+        raise Conflict(
+            f"run {run.id} is at epoch {run.epoch}; no claim has returned epoch {epoch} yet", reason="unknown_epoch"
+        )
     if run.status != "running":
-        raise Conflict(f"run {run.id} is {run.status}; claim it before writing to it")
+        raise Conflict(f"run {run.id} is {run.status}; claim it before writing to it", reason="status")
 
 
 def check_epoch(epoch: int) -> None:
@@ -196,7 +200,7 @@ async def move(
     params = scope.params(run_id=run.id, epoch=run.epoch, was=run.status, **new)
     row = await queries.move.one(connection, params)
     if row is None:
-        raise Conflict(f"run {run.id} was changed concurrently; read it again")
+        raise Conflict(f"run {run.id} was changed concurrently; read it again", reason="changed")
     moved = run_of(connection, row)
     await update_queue(connection, scope, moved, now_us)
     return moved

@@ -221,7 +221,9 @@ class AsyncToolCalls(TenantStore):
     ) -> ToolCall:
         status = CALL_MOVES[verb].get(call.status)
         if status is None:
-            raise Conflict(f"call {call.id!r} of run {call.run_id} is {call.status}: it is too late to {verb} it")
+            raise Conflict(
+                f"call {call.id!r} of run {call.run_id} is {call.status}: it is too late to {verb} it", reason="status"
+            )
         new = {"fewer_attempts": 0, "pause_until_at": None, "error": None, "finished_at": None, **changes}
         row = await queries.change.one(connection, {**params, "status": status, **new})
         assert row is not None  # its run is locked
@@ -290,6 +292,9 @@ def _check_may_repeat(call: ToolCall, run: Run) -> None:
     """Raise ``Conflict`` if a begun call must not be made again: it is under way, or must not happen twice."""
     label = f"call {call.id!r} of run {run.id}"
     if call.safety == "at_most_once":
-        raise Conflict(f"{label} was begun and is at_most_once: it must not be made again; cancel or discard it")
+        raise Conflict(
+            f"{label} was begun and is at_most_once: it must not be made again; cancel or discard it",
+            reason="may_have_happened",
+        )
     if run.status == "running" and call.epoch == run.epoch:
-        raise Conflict(f"{label} is under way")
+        raise Conflict(f"{label} is under way", reason="under_way")

@@ -137,7 +137,10 @@ class AsyncRetention(TenantStore):
         await self._check_subject(connection, params["run_id"], params["session_id"])
         await rules.lock(connection, self._scope)
         if by_tenant and await queries.erasure_is_open.one(connection, params) is not None:
-            raise Conflict(f"tenant {self._scope.tenant!r} is to be erased: only an operator can place a hold on it")
+            raise Conflict(
+                f"tenant {self._scope.tenant!r} is to be erased: only an operator can place a hold on it",
+                reason="to_be_erased",
+            )
         row = await queries.place.one(connection, params)
         if row is None:
             return _check_same(await self._get(connection, params["id"]), run_id, session_id, reason)
@@ -266,7 +269,7 @@ def _hold(connection: Connection, row: Row) -> Hold:
 def _check_same(hold: Hold, run_id: str | None, session_id: str | None, reason: str) -> Hold:
     expected = [None if subject_id is None else parse_id(subject_id) for subject_id in (run_id, session_id)]
     if [hold.run_id, hold.session_id] != expected or hold.reason != reason:
-        raise Conflict(f"hold {hold.id} already exists with another reason, run or session")
+        raise Conflict(f"hold {hold.id} already exists with another reason, run or session", reason="other_content")
     return hold
 
 

@@ -252,9 +252,9 @@ async def _claim(connection: Connection, scope: Scope, holder: str, idle_s: int)
     until, finished = [to_us(time) if native and time is not None else time for time in times]
     # A lease that ends later than possible was granted by a clock that has been set back since.
     if holder_now and until is not None and now < until <= now + 2 * lease_us:
-        raise Conflict(f"{holder_now} is sweeping the tenant {scope.tenant!r}: try again later")
+        raise Conflict(f"{holder_now} is sweeping the tenant {scope.tenant!r}: try again later", reason="being_swept")
     if finished is not None and now - idle_s * MICROSECONDS < finished <= now:
-        raise Conflict(f"tenant {scope.tenant!r} was swept less than {idle_s} seconds ago")
+        raise Conflict(f"tenant {scope.tenant!r} was swept less than {idle_s} seconds ago", reason="swept_recently")
     row = await queries.claim.one(connection, scope.params(holder=holder, lease_until_at=now + lease_us))
     assert row is not None
     return int(row[0])
