@@ -240,14 +240,14 @@ def test_any_text_names_a_key_and_its_tenant(holdfast: Holdfast, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("fields", "saying"),
+    ("fields", "limit"),
     [
-        ({"name": "x" * 21}, "name_bytes = 20"),
-        ({"name": "é" * 10 + "x"}, "name_bytes = 20"),
-        ({"tenant": "x" * 21}, "tenant_bytes = 20"),
+        ({"name": "x" * 21}, "name_bytes"),
+        ({"name": "é" * 10 + "x"}, "name_bytes"),
+        ({"tenant": "x" * 21}, "tenant_bytes"),
     ],
 )
-def test_names_are_limited_in_bytes(holdfast: Holdfast, tenant: str, fields: dict[str, str], saying: str) -> None:
+def test_names_are_limited_in_bytes(holdfast: Holdfast, tenant: str, fields: dict[str, str], limit: str) -> None:
     with raises(LimitExceeded, limit=limit, maximum=20):
         create_key(holdfast, **{"tenant": tenant, **fields})
     with raises(LimitExceeded, limit="tenant_bytes", maximum=20):

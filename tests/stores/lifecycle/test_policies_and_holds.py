@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,16 +106,17 @@ def test_clearing_what_was_never_set_changes_nothing(acme: TenantHandle) -> None
 @pytest.mark.parametrize("wrong", ["", "7", "\x00", 7], ids=ascii)
 def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle, wrong: Any) -> None:
     keeping = acme.retention
-    for call in (
-        lambda: keeping.policy(run_id=wrong),
-        lambda: keeping.set_policy(per_run=1, run_id=wrong),
-        lambda: keeping.clear_policy(run_id=wrong),
-        lambda: keeping.keep_snapshots_for(wrong, seconds=1),
-        lambda: keeping.hold("why", run_id=wrong),
-        lambda: keeping.hold("why", session_id=wrong),
-        lambda: keeping.hold("why", id=wrong),
-        lambda: keeping.release(wrong),
-    ):
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("run", lambda: keeping.policy(run_id=wrong)),
+        ("run", lambda: keeping.set_policy(per_run=1, run_id=wrong)),
+        ("run", lambda: keeping.clear_policy(run_id=wrong)),
+        ("run", lambda: keeping.keep_snapshots_for(wrong, seconds=1)),
+        ("run", lambda: keeping.hold("why", run_id=wrong)),
+        ("session", lambda: keeping.hold("why", session_id=wrong)),
+        ("hold", lambda: keeping.hold("why", id=wrong)),
+        ("hold", lambda: keeping.release(wrong)),
+    ]
+    for noun, call in calls:
         with raises(InvalidInput, field=f"{noun} id"):
             call()
 
@@ -140,12 +141,13 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
 
 
 def test_what_is_refused_is_not_in_the_log(acme: TenantHandle) -> None:
-    for call in (
-        lambda: acme.retention.set_policy(per_run=1, run_id=UNKNOWN_ID),
-        lambda: acme.retention.clear_policy(run_id=UNKNOWN_ID),
-        lambda: acme.retention.hold("why", session_id=UNKNOWN_ID),
-        lambda: acme.retention.release(UNKNOWN_ID),
-    ):
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("run", lambda: acme.retention.set_policy(per_run=1, run_id=UNKNOWN_ID)),
+        ("run", lambda: acme.retention.clear_policy(run_id=UNKNOWN_ID)),
+        ("session", lambda: acme.retention.hold("why", session_id=UNKNOWN_ID)),
+        ("hold", lambda: acme.retention.release(UNKNOWN_ID)),
+    ]
+    for noun, call in calls:
         with raises(NotFound, noun=noun, key=UNKNOWN_ID):
             call()
     assert acme.activity.count() == 0
