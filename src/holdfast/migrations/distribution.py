@@ -64,11 +64,14 @@ async def distribute(connection: Connection, ours: Iterable[str]) -> list[str]:
         InvalidInput: this is not PostgreSQL, the citus extension is missing, or the cluster has no coordinator address.
     """
     if connection.dialect is not Dialect.POSTGRES:
-        raise InvalidInput("only PostgreSQL can be distributed over several nodes, and this database is SQLite")
+        raise InvalidInput(
+            "only PostgreSQL can be distributed over several nodes, and this database is SQLite", field="dialect"
+        )
     if not await connection.fetch(INSTALLED, ()):
         raise InvalidInput(
             "the citus extension is not installed in this database, so nothing was changed: "
-            "run CREATE EXTENSION citus in it first"
+            "run CREATE EXTENSION citus in it first",
+            field="extension",
         )
     async with connection.savepoint():
         distributed = [row[0] for row in await connection.fetch(_DISTRIBUTED, ())]
@@ -93,7 +96,8 @@ async def _check_coordinator(connection: Connection) -> None:
     if groups and 0 not in groups:
         raise InvalidInput(
             "this Citus cluster has no coordinator address, which the run queue needs, so nothing was changed: "
-            "run SELECT citus_set_coordinator_host('its address') on the coordinator first"
+            "run SELECT citus_set_coordinator_host('its address') on the coordinator first",
+            field="coordinator",
         )
 
 
