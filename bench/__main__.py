@@ -1,4 +1,4 @@
-"""``python -m bench``: run the contenders, keep the results, write the report."""
+"""``python -m bench``: run the contenders, save the results and write the report."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ QUICK_SECONDS, QUICK_REPEATS = 0.5, 1
 
 
 def main() -> int:
-    """Everything, as the command line says."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the scratch folder and the server go too
+    """Run the benchmarks selected on the command line and write the report; return the exit code."""
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("terminated")
+    )  # exit normally, which removes the scratch folder and stops the server
     options = _options()
     cases = _chosen(options.only, options.contenders)
     if options.list:
@@ -49,27 +51,27 @@ def main() -> int:
     if not options.report_only:
         _run(cases, options)
     if options.contenders:
-        print(f"results are in {options.results}; with only some contenders there is no report")
+        print(f"results: {options.results}; no report is written for a selection of contenders")
         return 0
     return _report(options.results, options.docs)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", type=_names, help=f"groups, with commas: {', '.join(_groups())}")
+    parser.add_argument("--only", type=_names, help=f"groups, separated by commas: {', '.join(_groups())}")
+    parser.add_argument("--contenders", type=_names, help="contenders, separated by commas; writes no report")
+    parser.add_argument("--repeats", type=int, help=f"number of runs of each case (default {REPEATS})")
+    parser.add_argument("--seconds", type=float, help=f"measured seconds per case (default {SECONDS:g})")
     parser.add_argument(
-        "--contenders", type=_names, help="contenders, with commas; for a closer look, without a report"
+        "--quick", action="store_true", help="a short smoke test; its results go to the temporary folder"
     )
-    parser.add_argument("--repeats", type=int, help=f"times each case is run ({REPEATS})")
-    parser.add_argument("--seconds", type=float, help=f"seconds each case is timed ({SECONDS:g})")
     parser.add_argument(
-        "--quick", action="store_true", help="a short run, to see that everything works; kept elsewhere"
+        "--report-only", action="store_true", help="write the report from saved results, without running anything"
     )
-    parser.add_argument("--report-only", action="store_true", help="write the report again from saved results")
-    parser.add_argument("--list", action="store_true", help="only say what would be run")
-    parser.add_argument("--results", type=Path, help="the file results are added to (bench/results.jsonl)")
-    parser.add_argument("--docs", type=Path, help="the folder the report is written to (docs)")
-    parser.add_argument("--scratch", type=Path, help="a folder on the disk to be measured (/var/tmp)")
+    parser.add_argument("--list", action="store_true", help="list the selected cases and exit")
+    parser.add_argument("--results", type=Path, help="file to append results to (default bench/results.jsonl)")
+    parser.add_argument("--docs", type=Path, help="folder for the report (default docs)")
+    parser.add_argument("--scratch", type=Path, help="folder on the disk to measure (default /var/tmp)")
     options = parser.parse_args()
     quick = options.quick or bool(options.contenders)
     aside = Path(tempfile.gettempdir()) / "holdfast-bench"
@@ -111,7 +113,7 @@ def _groups() -> list[str]:
 def _chosen(only: Sequence[str] | None, contenders: Sequence[str] | None) -> list[Case]:
     unknown = set(only or ()) - set(_groups())
     if unknown:
-        sys.exit(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(_groups())}")
+        sys.exit(f"unknown group: {', '.join(sorted(unknown))}; the groups are {', '.join(_groups())}")
     return [
         case
         for case in _cases()
@@ -145,10 +147,10 @@ def _report(path: Path, docs: Path) -> int:
 
     results = Results.read(path)
     if not results.groups():
-        sys.exit(f"there are no results in {path}")
+        sys.exit(f"{path} contains no results")
     drawn = draw(results, docs / "plots")
     met, total = write(results, docs / "benchmarks.md", drawn)
-    print(f"{met} of {total} figures are met: {docs / 'benchmarks.md'}")
+    print(f"{met} of {total} targets are met: {docs / 'benchmarks.md'}")
     return 1 if _ours_failed(results) else 0
 
 

@@ -1,4 +1,4 @@
-"""Appending messages to PostgreSQL, each acknowledged only when it is durable."""
+"""Benchmark of appends to PostgreSQL; each append is durable before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = (1, 16, 64)
 MAX_POOL = 16
 TENANT = "bench"
 
-# The rows of an append by hand: the new columns of the session, and the message, in one statement and so in one transaction.
+# An append by hand: update the session and insert the message in one statement, and so in one transaction.
 _APPEND = """
 WITH head AS (
     UPDATE sessions SET next_seq = next_seq + 1, message_count = message_count + 1, updated_at = $3, updated_minute = $4
@@ -30,7 +30,7 @@ SELECT $1, head.id, head.seq, $5, 'message', $6, $7, 0, '{}', FALSE, FALSE, $3, 
 RETURNING seq
 """
 
-# The same for a message to each of some sessions: what no grouping of these rows can be quicker than.
+# The same for one message to each of several sessions: the floor of every group commit of these rows.
 _APPEND_TOGETHER = """
 WITH head AS (
     UPDATE sessions SET next_seq = next_seq + 1, message_count = message_count + 1, updated_at = $3, updated_minute = $4
@@ -48,7 +48,7 @@ TOGETHER = "asyncpg in one statement for all"
 
 
 def cases() -> list[Case]:
-    """Everybody; a connection that is not pooled can serve one writer only."""
+    """Return all contenders; a single connection has only one writer."""
     collected = []
     for name, (environment, _) in CONTENDERS.items():
         for writers in (1,) if "connection" in name else MANY:
@@ -60,7 +60,7 @@ def cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """Append for a while, then see that every acknowledged message is there."""
+    """Append for the given time, then verify that every acknowledged message is stored."""
     return asyncio.run(_run(job))
 
 
@@ -73,12 +73,12 @@ async def _run(job: Job) -> Result:
             result = await write_from_many(job.seconds, append, writers)
     saved = await stored_in(job.place)
     if saved != result["appended"]:
-        raise RuntimeError(f"{result['appended']} messages were acknowledged and {saved} are there")
+        raise RuntimeError(f"{result['appended']} messages were acknowledged, but {saved} are stored")
     return result
 
 
 async def stored_in(url: str) -> int:
-    """How many messages are in a database."""
+    """Return the number of messages in a database."""
     import asyncpg
 
     connection = await asyncpg.connect(url)
@@ -101,7 +101,7 @@ async def holdfast(url: str, writers: int) -> AsyncIterator[AsyncAppend]:
 
 
 async def _empty_sessions(url: str, count: int) -> list[str]:
-    """The database, with our schema, as Holdfast makes it."""
+    """Create Holdfast's schema and empty sessions; return the session ids."""
     from holdfast import AsyncHoldfast
 
     async with AsyncHoldfast(url, auto_migrate=True) as hf:
@@ -165,7 +165,7 @@ async def psycopg_pool(url: str, writers: int) -> AsyncIterator[AsyncAppend]:
 
     async def append(writer: int, message: Message) -> None:
         async with pool.connection() as connection:
-            # A cursor that takes the numbered placeholders the statement has.
+            # This cursor class accepts numbered placeholders.
             cursor = psycopg.AsyncRawCursor(connection)
             await cursor.execute(_APPEND, _arguments(sessions[writer], message), binary=True)
             await cursor.fetchone()

@@ -1,4 +1,4 @@
-"""Appending messages to a SQLite file, each acknowledged only when it is durable."""
+"""Benchmark of appends to a SQLite file; each append is durable before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SLOW_GROUP = "slow-flush"
 SLOW_FLUSH_US = 1_000
 MANY = (1, 16, 64)
 EACH = {16: 40, 64: 10}
-"""Appends to each of so many sessions that are new, 640 in all."""
+"""Appends per session for 16 and for 64 new sessions, 640 in total."""
 TENANT = "bench"
 TOGETHER = "apsw in one commit for all"
-"""The same rows with one commit for as many as there are writers, without waiting or handing over results: the floor."""
+"""The floor: the same rows, with one commit for all writers, without waiting for callers or returning results."""
 
 _PEERS: dict[str, Environment] = {
     "SQLiteSession": "openai",
@@ -32,7 +32,7 @@ _PEERS: dict[str, Environment] = {
 
 
 def cases() -> list[Case]:
-    """Everybody on this disk, and the quickest on one that is slower."""
+    """Return all contenders on this disk, and the fastest ones on a slower disk."""
     ours = [Case(GROUP, "Holdfast", params={"writers": writers}) for writers in MANY]
     alone = [Case(GROUP, name, params={"writers": 1}) for name in SYNC]
     together = [Case(GROUP, TOGETHER, params={"writers": writers}) for writers in MANY[1:]]
@@ -58,7 +58,7 @@ def _slow_cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """Append for a while, then see that every acknowledged message is in the file."""
+    """Append for the given time, then verify that every acknowledged message is stored."""
     if job.contender == "fdatasync":
         return floor.run(job)
     path = str(Path(job.place) / "agents.db")
@@ -72,19 +72,19 @@ def run(job: Job) -> Result:
         result = asyncio.run(_run_async(ASYNC[job.contender], path, writers, job))
     saved = stored_in(path)
     if saved != result["appended"]:
-        raise RuntimeError(f"{result['appended']} messages were acknowledged and {saved} are there")
+        raise RuntimeError(f"{result['appended']} messages were acknowledged, but {saved} are stored")
     return result
 
 
-async def _run_async(opened: AsyncContender, path: str, writers: int, job: Job) -> Result:
-    async with opened(path, writers) as append:
+async def _run_async(open_contender: AsyncContender, path: str, writers: int, job: Job) -> Result:
+    async with open_contender(path, writers) as append:
         if "each" in job.params:
             return await write_each(job.params["each"], append, writers)
         return await write_from_many(job.seconds, append, writers)
 
 
 def stored_in(path: str) -> int:
-    """How many messages are in a file."""
+    """Return the number of messages in a file."""
     connection = sqlite3.connect(path)
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     table = next(name for name in ("messages", "agent_messages", "events") if name in tables)
@@ -94,7 +94,7 @@ def stored_in(path: str) -> int:
 
 @contextmanager
 def raw_apsw(path: str) -> Iterator[Append]:
-    """Our rows by hand, on the connection that Holdfast itself would use."""
+    """Write Holdfast's rows by hand with apsw, the driver that Holdfast uses."""
     import apsw
 
     from .rows import by_hand
@@ -124,7 +124,7 @@ async def _run_together(path: str, writers: int, seconds: float) -> Result:
 
 @contextmanager
 def raw_sqlite3(path: str) -> Iterator[Append]:
-    """The same by the standard library's module."""
+    """Write Holdfast's rows by hand with the standard library's sqlite3."""
     from .rows import by_hand
 
     (session,) = _empty_sessions(path)
@@ -144,7 +144,7 @@ def holdfast_sync(path: str) -> Iterator[Append]:
 
 
 def _empty_sessions(path: str, count: int = 1) -> list[str]:
-    """The file, with our schema, as Holdfast makes it."""
+    """Create a file with Holdfast's schema and empty sessions; return the session ids."""
     from holdfast import Holdfast
 
     with Holdfast(path) as hf:

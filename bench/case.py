@@ -1,4 +1,4 @@
-"""One thing to measure: a contender doing a family's work with given parameters, in one fresh process."""
+"""A benchmark case: one contender with fixed parameters, measured in a fresh process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark case: what to run, with which contender and parameters."""
+    """A contender of a group, with its parameters, environment and engine."""
 
     group: str
     contender: str
@@ -21,29 +21,29 @@ class Case:
     engine: Engine = "sqlite"
     params: dict[str, int] = field(default_factory=dict)
     kept: bool = False
-    """Whether its data is made once and read again by every repeat."""
+    """Whether the data is created once and reused by every repeat."""
     flush_delay_us: int = 0
-    """Added to every flush, to imitate a disk that is slower than this one."""
+    """Microseconds added to every flush, to simulate a slower disk."""
 
     @property
     def name(self) -> str:
-        """How progress is reported."""
+        """Return the name of the case for progress output."""
         params = ", ".join(f"{name} {value:,}" for name, value in self.params.items())
         return f"{self.group} · {self.contender}" + (f" · {params}" if params else "")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A case as the process that runs it sees it."""
+    """A case as it is passed to the process that runs it."""
 
     group: str
     contender: str
     place: str
-    """A directory of its own, or the address of a database of its own."""
+    """The path of the case's own directory, or the URL of its own database."""
     params: dict[str, int]
     seconds: float
     fresh: bool
-    """Whether the place is empty; otherwise an earlier repeat has filled it."""
+    """Whether the directory or database is empty; otherwise an earlier repeat has filled it."""
 
 
 Family = Callable[[Job], Result]

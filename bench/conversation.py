@@ -1,7 +1,7 @@
-"""What a long conversation costs: its context, compacting it and taking that back, forking it, and buffering it.
+"""Benchmark of long conversations: reading the context, compaction and its rollback, forks, and buffered appends.
 
-Only Holdfast is measured, against itself and against a transaction by hand that deletes and inserts the same rows. Both sides
-of a ratio take turns within one process.
+Holdfast is compared with itself, and with a transaction by hand that deletes and inserts the same rows. Both sides of a ratio
+take turns in one process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ GROUP = "conversation"
 TENANT = "bench"
 LONG, SHORT, COMPACTED, BUFFERED = 10_000, 100, 1_000, 100
 CONTEXT_TOKENS = 50 * 256
-"""About what the last 50 messages of a kilobyte take."""
+"""About the number of tokens of 50 messages of 1 KB."""
 SLOW_FLUSH_US = 1_000
-"""Added to every flush in the case that shows what buffering saves on a disk of the usual kind."""
-_FEWEST = 3
+"""Microseconds added to every flush in the case that measures buffering on a disk of usual speed."""
+_MIN_ROUNDS = 3
 
 
 def cases() -> list[Case]:
-    """Everything on one file; each part is its own case, so that none warms another's caches."""
+    """Return one case per part, so that no part warms the caches of another."""
     delays = (0, SLOW_FLUSH_US)
     buffering = [Case(GROUP, "buffering", params={"flush_delay_us": delay}, flush_delay_us=delay) for delay in delays]
     return [*(Case(GROUP, name) for name in _PARTS if name != "buffering"), *buffering]
@@ -52,7 +52,7 @@ def _filled(tenant: Any, length: int) -> str:
 
 
 def _context(tenant: Any, path: str, seconds: float) -> Result:
-    """What to send to the model, of 10,000 messages, against reading the last 50."""
+    """Compare reading the context of a session of 10,000 messages with reading its last 50 messages."""
     session = _filled(tenant, LONG)
     took = _in_turns(
         {
@@ -65,20 +65,20 @@ def _context(tenant: Any, path: str, seconds: float) -> Result:
 
 
 def _compaction(tenant: Any, path: str, seconds: float) -> Result:
-    """Compacting 1,000 messages and rolling back, against the same rows deleted and inserted by hand."""
+    """Compare compacting 1,000 messages, and rolling back, with deleting and inserting the same rows by hand."""
     from holdfast import CompactionPolicy
 
     policy = CompactionPolicy(strategy="summarization", target_tokens=1_000, preserve_last=0, protected_tokens=0)
     took: dict[str, list[float]] = {"compact_us": [], "rollback_us": [], "raw_compact_us": [], "raw_rollback_us": []}
     end = perf_counter() + seconds * 3
-    while perf_counter() < end or len(took["compact_us"]) < _FEWEST:
+    while perf_counter() < end or len(took["compact_us"]) < _MIN_ROUNDS:
         session = _filled(tenant, COMPACTED)
-        _move_log(path)
+        _checkpoint_wal(path)
         started = perf_counter()
         event = tenant.compactions.compact(session, policy, summary="what happened")
         took["compact_us"].append(perf_counter() - started)
         assert event.messages_removed == COMPACTED
-        _move_log(path)
+        _checkpoint_wal(path)
         started = perf_counter()
         tenant.compactions.rollback(event.id)
         took["rollback_us"].append(perf_counter() - started)
@@ -95,7 +95,7 @@ def _compaction(tenant: Any, path: str, seconds: float) -> Result:
 
 
 def _by_hand(path: str, session: str) -> tuple[float, float]:
-    """Seconds for a raw transaction that moves the messages into the archive, and for one that moves them back."""
+    """Return the seconds of a raw transaction that archives the messages, and of one that restores them."""
     import apsw
 
     connection = apsw.Connection(path)
@@ -108,12 +108,12 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
     ).fetchall()
     event = f"{session[:-4]}ffff"
     archived = [(TENANT, event, row[2], row[3], session, f'{{"content":{row[6]}}}', 0) for row in rows]
-    _move_log(path)
+    _checkpoint_wal(path)
     started = perf_counter()
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(
         "INSERT INTO compaction_events (tenant_id, id, session_id, number, strategy, original_tokens, compacted_tokens,"
-        " messages_removed, created_at) VALUES (?, ?, ?, 1000000, 'raw', 0, 0, ?, 0)",
+        " messages_removed, created_at, updated_at) VALUES (?, ?, ?, 1000000, 'raw', 0, 0, ?, 0, 0)",
         (TENANT, event, session, len(rows)),
     )
     connection.executemany(
@@ -125,7 +125,7 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
     connection.execute("DELETE FROM messages WHERE tenant_id = ? AND session_id = ?", (TENANT, session))
     connection.execute("COMMIT")
     archiving = perf_counter() - started
-    _move_log(path)
+    _checkpoint_wal(path)
     started = perf_counter()
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(
@@ -138,13 +138,12 @@ def _by_hand(path: str, session: str) -> tuple[float, float]:
     return archiving, restoring
 
 
-def _move_log(path: str) -> None:
-    """Run a WAL checkpoint, so that no commit pays for earlier writes of others, and each run starts with an
-    empty log."""
+def _checkpoint_wal(path: str) -> None:
+    """Run a WAL checkpoint, so that each measurement starts with an empty log and no commit pays for earlier writes."""
     import apsw
 
     connection = apsw.Connection(path)
-    # Before it has read anything, it does not know that there is a log.
+    # A connection opens the write-ahead log with its first read.
     connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
     written, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
     assert written == moved >= 0
@@ -152,7 +151,7 @@ def _move_log(path: str) -> None:
 
 
 def _forking(tenant: Any, path: str, seconds: float) -> Result:
-    """A fork in the middle of 10,000 messages, against one in the middle of 100."""
+    """Compare a fork in the middle of 10,000 messages with one in the middle of 100."""
     long, short = _filled(tenant, LONG), _filled(tenant, SHORT)
     took = _in_turns(
         {
@@ -165,7 +164,7 @@ def _forking(tenant: Any, path: str, seconds: float) -> Result:
 
 
 def _buffering(tenant: Any, path: str, seconds: float) -> Result:
-    """100 messages kept in memory and saved once, against 100 durable appends; both to a session that is there and empty."""
+    """Compare saving 100 buffered messages at once with 100 durable appends, both to an empty session."""
     supply, numbers = messages(BUFFERED), count()
 
     def buffered() -> float:
@@ -186,7 +185,7 @@ def _buffering(tenant: Any, path: str, seconds: float) -> Result:
 
     took: dict[str, list[float]] = {"buffered_us": [], "durable_us": []}
     end = perf_counter() + seconds
-    while perf_counter() < end or len(took["durable_us"]) < _FEWEST:
+    while perf_counter() < end or len(took["durable_us"]) < _MIN_ROUNDS:
         took["buffered_us"].append(buffered())
         took["durable_us"].append(durable())
     middle = {name: middle_us(item) for name, item in took.items()}
@@ -198,7 +197,7 @@ def _in_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> Result:
     for call in calls.values():
         call()
     end = perf_counter() + seconds
-    while perf_counter() < end or len(next(iter(took.values()))) < _FEWEST:
+    while perf_counter() < end or len(next(iter(took.values()))) < _MIN_ROUNDS:
         for name, call in calls.items():
             before = perf_counter()
             call()

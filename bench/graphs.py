@@ -1,9 +1,9 @@
-"""A LangGraph conversation that grows: bytes on the disk, time for a turn, and reading it, with each saver.
+"""Benchmark of LangGraph savers in a growing conversation: bytes on disk, time per turn, and time to read the state.
 
-A turn is a message of about a kilobyte and an answer of the same size: three checkpoints and what tasks wrote to them. The graph
-is the same for everybody, except that LangGraph's own savers run a second time with its ``DeltaChannel``, for which a graph
-must be changed. Nothing is asked of a model. Each step is durable before the next begins. The words are of no language, so that
-they can be compressed about as well as real ones, and hardly across messages.
+A turn is a message and a reply of about 1 KB each. It writes three checkpoints and the writes of the tasks. All savers run the
+same graph; LangGraph's own savers also run it with ``DeltaChannel``, which requires a change of the graph. No model is called.
+Each step is durable before the next begins. The words are random, so that they compress about as well as real text within a
+message, but hardly across messages.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .workload import SEED, middle_us
 
 GROUP = "langgraph"
 NOTHING_SAVED_SYNC, NOTHING_SAVED = "nothing saved", "nothing saved, async"
-"""What LangGraph takes by itself: its state is handed back to it as it is, never written down."""
+"""The floor, LangGraph's own time: a saver that keeps the state in memory and returns it unchanged."""
 TURNS = 500
 MARKS = (5, 50, 100, 200, 300, 400, 500)
-"""Turns after which everything is measured."""
+"""Numbers of turns after which everything is measured."""
 WINDOW = 20
-"""Turns whose median is the time of a turn."""
+"""Number of turns over which the median time of a turn is taken."""
 LISTED = 100
 READS = 15
 MESSAGE_CHARS = 1_000
@@ -41,7 +41,7 @@ Saver = Any
 
 
 def cases() -> list[Case]:
-    """Every saver on its engine."""
+    """Return one case per saver."""
     return [
         Case(GROUP, name, environment="langgraph", engine=engine, params={"turns": TURNS})
         for name, (engine, *_) in CONTENDERS.items()
@@ -49,7 +49,7 @@ def cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """Talk, and measure at every mark."""
+    """Run the conversation and measure at every mark."""
     return asyncio.run(_run(job))
 
 
@@ -79,7 +79,7 @@ async def _run(job: Job) -> Result:
 
 
 def texts(count: int) -> list[str]:
-    """Messages of a thousand characters."""
+    """Yield messages of 1,000 characters."""
     source = random.Random(SEED)
     return [_text(source) for _ in range(count)]
 
@@ -103,7 +103,7 @@ class Talk:
         self._graph = self._built(is_delta)
 
     async def turn(self, number: int) -> None:
-        """One message and its answer."""
+        """Run one turn: a message and its reply."""
         from langchain_core.messages import HumanMessage
 
         text = self._said[2 * number - 2]
@@ -118,14 +118,14 @@ class Talk:
         self._inside.append(self._spent)
 
     def figures(self, turn: int) -> Result:
-        """The time of a turn now, and the part of it that was spent in the saver."""
+        """Return the recent median time of a turn, and the part of it spent in the saver."""
         return {
             f"turn_us_{turn}": middle_us(self._turns[-WINDOW:]),
             f"saver_us_{turn}": middle_us(self._inside[-WINDOW:]),
         }
 
     async def reading(self) -> Result:
-        """The whole conversation, and a list of checkpoints."""
+        """Measure reading the latest state and listing checkpoints."""
         listed = []
         for _ in range(5):
             began = perf_counter()
@@ -140,7 +140,7 @@ class Talk:
         return {**loop, "latest_us": await self.latest(READS), "list_us": round(median(listed) * 1e6, 1)}
 
     async def latest(self, times: int) -> float:
-        """Reading the state as it is now."""
+        """Read the latest state."""
         took = []
         for _ in range(times):
             began = perf_counter()
@@ -164,7 +164,7 @@ class Talk:
         return graph.compile(checkpointer=self._saver)
 
     def _time(self, name: str) -> None:
-        """Count the time that is spent in a method of the saver."""
+        """Wrap a method of the saver to measure the time spent in it."""
         method = getattr(self._saver, name)
 
         @contextmanager
@@ -209,9 +209,9 @@ print(connection.execute("PRAGMA page_count").fetchone()[0] * connection.execute
 
 
 def _stored(address: str) -> int:
-    """What the database takes on the disk, without its write-ahead log."""
+    """Return the size of the database on disk, without its write-ahead log."""
     if not address.startswith("postgresql:"):
-        # In a process of its own: two libraries in one process would take each other's locks away.
+        # In a separate process: two SQLite libraries in one process release each other's locks.
         command = [sys.executable, "-c", _SIZE, address]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     import psycopg
@@ -301,4 +301,4 @@ CONTENDERS: dict[str, tuple[Engine, Opened, bool, bool]] = {
     "PostgresSaver, DeltaChannel": ("postgres", postgres, False, True),
     "AsyncPostgresSaver": ("postgres", postgres_async, True, False),
 }
-"""Engine, how it is opened, whether it is awaited, and whether the graph is changed for it."""
+"""Engine, factory, whether the saver is asynchronous, and whether the graph uses ``DeltaChannel``."""

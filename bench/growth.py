@@ -1,8 +1,8 @@
-"""Whether size costs anything: a long log against a short one, a page anywhere in it, a session among a million.
+"""Benchmark of growth: appends to a long log, pages anywhere in it, and opening one of a million sessions.
 
-Only Holdfast is measured here, against itself. The databases are filled by SQL, because a hundred thousand appends would take
-longer than everything else. They are read from the system's cache: some machines empty it as they please, and what the disk then
-costs has nothing to do with size.
+Holdfast is compared with itself. The databases are filled by SQL, because 100,000 appends would take longer than everything
+else. Before the measurement the files are read into the operating system's cache, because some machines evict it at any time and
+the cost of the disk is not the cost of size.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LONG, SHORT = 100_000, 100
 SHORT_SESSIONS = 50
 FEW, MANY = 1_000, 1_000_000
 PAGE = 50
-_BLOCK = 20  # appends to one session before it is another's turn
+_BLOCK = 20  # consecutive appends to one session
 
 
 def cases() -> list[Case]:
-    """One log for appending and paging, and two databases to open a session in."""
+    """Return the case with one long log, and the two cases with few and with many sessions."""
     result = []
     for group, engine in GROUPS.items():
         result.append(Case(group, "log", engine=engine, kept=True))
@@ -37,7 +37,7 @@ def cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """Fill the database the first time; then measure."""
+    """Fill the database on the first repeat, then measure."""
     from holdfast import Holdfast
 
     url = job.place if job.place.startswith("postgresql:") else str(Path(job.place) / "agents.db")
@@ -56,14 +56,14 @@ def run(job: Job) -> Result:
 
 
 def _warm(file: Path) -> None:
-    """Have the system's cache hold all of a SQLite database."""
+    """Read a SQLite database into the operating system's cache."""
     with file.open("rb") as opened:
         while opened.read(1_048_576):
             pass
 
 
 def _appending(tenant: Any, seconds: float) -> Result:
-    """Appends to the long log and to short ones in turn, so that both meet the same moments."""
+    """Measure appends to the long log and to short ones in turn, so that both run under the same conditions."""
     supply, end = messages(_BLOCK), perf_counter() + seconds * 2
     took: dict[str, list[float]] = {"append_long_us": [], "append_short_us": []}
     place = 0
@@ -78,7 +78,7 @@ def _appending(tenant: Any, seconds: float) -> Result:
 
 
 def _paging(tenant: Any, seconds: float) -> Result:
-    """A page at the start, the middle and the end of the long log, in both directions."""
+    """Measure a page at the start, in the middle and at the end of the long log, in both directions."""
     pages = {}
     for direction, newest_first in (("oldest", False), ("newest", True)):
         for name, seq in (("start", 0), ("middle", LONG // 2), ("end", LONG - PAGE)):
@@ -87,7 +87,7 @@ def _paging(tenant: Any, seconds: float) -> Result:
 
 
 def _page(tenant: Any, seq: int, newest_first: bool) -> Callable[[], Any]:
-    """Reading the page of 50 after a place in the log, by the cursor that leads to it."""
+    """Return a call that reads the page of 50 messages after a position, with the cursor for it."""
     options: dict[str, Any] = {"limit": PAGE, "newest_first": newest_first}
     cursor = None
     if newest_first:
@@ -100,7 +100,7 @@ def _page(tenant: Any, seq: int, newest_first: bool) -> Callable[[], Any]:
 
 
 def _opening(tenant: Any, count: int, seconds: float) -> Result:
-    """A session by its id and by its key, any of them."""
+    """Measure opening a random session by its id and by its key."""
     which = random.Random(SEED)
     return _take_turns(
         {
@@ -140,8 +140,8 @@ def _fill(url: str, sessions: int | None) -> None:
 
 
 def _fill_sqlite(path: str, sessions: int | None) -> None:
-    # Closed here and now: left to the garbage collector it is closed while Holdfast has the file open through another
-    # library, and the last one of its library to close takes the write-ahead log away.
+    # Close it explicitly: the garbage collector would close it while Holdfast has the file open through another SQLite
+    # library, and the last connection of a library deletes the write-ahead log when it closes.
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA cache_size = -400000")
         for statement in _statements(sessions, "printf('00000000-0000-7000-8000-%012x', {})", "1700000000000000"):
@@ -163,7 +163,7 @@ def _fill_postgres(url: str, sessions: int | None) -> None:
 
 
 def _statements(sessions: int | None, id_of: str, now: str) -> Iterator[str]:
-    """What fills a database: many sessions, or one with a long log and some with short ones."""
+    """Yield the statements that create many sessions, or one session with a long log and some with short ones."""
     yield f"""
         INSERT INTO sessions (tenant_id, id, identifier, user_id, agent_id, created_at, updated_at, updated_minute)
         SELECT '{TENANT}', {id_of.format("n")}, 'key-' || n, 'user-' || (n % 1000), 'agent-' || (n % 10), {now}, {now},
@@ -184,5 +184,5 @@ def _statements(sessions: int | None, id_of: str, now: str) -> Iterator[str]:
 
 
 def _numbers(count: int) -> str:
-    """The numbers from 0 on, as both engines understand it."""
+    """Return a query for the numbers from 0 to ``count - 1`` that both engines accept."""
     return f"WITH RECURSIVE c (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n + 1 < {count}) SELECT n FROM c"

@@ -1,4 +1,4 @@
-"""Loading a session's history from warm caches, decoded into objects: the last 50 messages, and all 1,000."""
+"""Benchmark of loading a session's history from warm caches into objects: the last 50 messages, and all 1,000."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ GROUP = "history"
 TENANT = "bench"
 SESSIONS, MESSAGES = 20, 1_000
 LAST = 50
-_TOGETHER = 10  # messages of one session that were stored next to each other
-_FEWEST = 20
+_TOGETHER = 10  # consecutive messages of one session
+_MIN_LOADS = 20
 
 Load = Callable[[int, int], Sequence[Any]]
 AsyncLoad = Callable[[int, int], Awaitable[Sequence[Any]]]
 
 
 def cases() -> list[Case]:
-    """Everybody, on the engines they have."""
+    """Return all contenders on the engines they support."""
     return [
         Case(GROUP, name, environment, engine, kept=True)
         for name, (environment, engine, _) in {**SYNC, **ASYNC}.items()
@@ -35,7 +35,7 @@ def cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """The middle time of a load, for each length."""
+    """Return the median time of a load for each length."""
     if job.contender in SYNC:
         with SYNC[job.contender][2](job) as load:
             return {
@@ -45,8 +45,8 @@ def run(job: Job) -> Result:
     return asyncio.run(_run_async(ASYNC[job.contender][2], job))
 
 
-async def _run_async(opened: AsyncContender, job: Job) -> Result:
-    async with opened(job) as load:
+async def _run_async(open_contender: AsyncContender, job: Job) -> Result:
+    async with open_contender(job) as load:
         return {
             "last_50_us": await _time_async(load, LAST, job.seconds),
             "all_1000_us": await _time_async(load, MESSAGES, job.seconds),
@@ -58,7 +58,7 @@ def _time(load: Load, count: int, seconds: float) -> float:
     took: list[float] = []
     for session in range(SESSIONS):
         assert len(load(session, count)) == count
-    while perf_counter() < end or len(took) < _FEWEST:
+    while perf_counter() < end or len(took) < _MIN_LOADS:
         session, before = which.randrange(SESSIONS), perf_counter()
         load(session, count)
         took.append(perf_counter() - before)
@@ -70,7 +70,7 @@ async def _time_async(load: AsyncLoad, count: int, seconds: float) -> float:
     took: list[float] = []
     for session in range(SESSIONS):
         assert len(await load(session, count)) == count
-    while perf_counter() < end or len(took) < _FEWEST:
+    while perf_counter() < end or len(took) < _MIN_LOADS:
         session, before = which.randrange(SESSIONS), perf_counter()
         await load(session, count)
         took.append(perf_counter() - before)
@@ -78,7 +78,7 @@ async def _time_async(load: AsyncLoad, count: int, seconds: float) -> float:
 
 
 def _blocks() -> Iterator[tuple[int, list[Message]]]:
-    """All messages, in an order that mixes the sessions, as a server would have stored them."""
+    """Yield all messages in blocks that alternate between the sessions, in the order of a server's writes."""
     supply = messages(MESSAGES)
     for start in range(0, MESSAGES, _TOGETHER):
         for session in range(SESSIONS):
@@ -91,7 +91,7 @@ def _path(job: Job) -> str:
 
 @contextmanager
 def decoding_alone(job: Job) -> Iterator[Load]:
-    """Whole items, as the OpenAI SDK stores them and the standard library writes them."""
+    """Decode complete items in the format of the OpenAI SDK, from memory."""
     import msgspec
 
     decode = msgspec.json.Decoder().decode
@@ -101,7 +101,7 @@ def decoding_alone(job: Job) -> Iterator[Load]:
 
 @contextmanager
 def raw_apsw(job: Job) -> Iterator[Load]:
-    """Our rows, read by hand and decoded."""
+    """Read Holdfast's rows by hand and decode their content."""
     import apsw
     import msgspec
 
@@ -129,7 +129,7 @@ def holdfast_sync(job: Job) -> Iterator[Load]:
 
 @asynccontextmanager
 async def holdfast(job: Job) -> AsyncIterator[AsyncLoad]:
-    """On either engine."""
+    """Load with Holdfast on SQLite or PostgreSQL."""
     from holdfast import AsyncHoldfast
 
     url = job.place if job.place.startswith("postgresql:") else _path(job)
@@ -154,7 +154,7 @@ def _fill_ours(job: Job, url: str) -> list[str]:
 
 @asynccontextmanager
 async def raw_asyncpg(job: Job) -> AsyncIterator[AsyncLoad]:
-    """Our rows, read by hand and decoded."""
+    """Read Holdfast's rows by hand and decode their content."""
     import asyncpg
     import msgspec
 
@@ -235,7 +235,7 @@ async def _adk_history(job: Job, service: Any) -> AsyncIterator[AsyncLoad]:
 
 
 async def _copy_adk_events(job: Job) -> None:
-    """The first session's events into all others, mixed: twenty thousand appends of its own would take minutes."""
+    """Copy the first session's events to all others, interleaved, because 20,000 appends would take minutes."""
     copy = (
         "INSERT INTO events (id, app_name, user_id, session_id, invocation_id, timestamp, event_data)"
         " SELECT e.id, e.app_name, e.user_id, s.id, e.invocation_id, e.timestamp, e.event_data"

@@ -1,4 +1,4 @@
-"""What importing costs: time and memory, in a fresh interpreter each time."""
+"""Benchmark of imports: time and memory, each in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ print([took * 1000, int(resident.split()[1]) / 1024])
 
 
 def cases() -> list[Case]:
-    """Ourselves, the interpreter alone, and the others for comparison."""
+    """Return the cases: the interpreter alone, Holdfast, and other libraries."""
     return [Case(GROUP, name, environment, "none") for name, (environment, _) in _STATEMENTS.items()]
 
 
 def run(job: Job) -> Result:
-    """The middle of a few; the first only warms the caches."""
+    """Return the medians of a few imports, after one that warms the caches."""
     code = _MEASURE.format(statement=_STATEMENTS[job.contender][1])
     with _paths(job.contender) as paths:
         runs = [_once(code, paths) for _ in range(_TIMES + 1)][1:]
@@ -51,7 +51,7 @@ def run(job: Job) -> Result:
 
 @contextmanager
 def _paths(contender: str) -> Iterator[list[str] | None]:
-    """Where a contender's packages are: for Holdfast, what its core requires and nothing that others brought along."""
+    """Yield a contender's import path. For Holdfast, it contains only the dependencies of the core."""
     if contender != "Holdfast":
         yield None
         return

@@ -1,7 +1,7 @@
-"""Opening a session through kagent's own client, against what the client needs to read the answer.
+"""Benchmark of opening a session with kagent's own client, compared with the client's own cost.
 
-The client asks our server for a session of a thousand events; in turns with that, the same client is handed the same answer out
-of memory, which costs what the client costs. Both are the whole call, from the request to the session with its state.
+The client requests a session of 1,000 events from Holdfast's server. In turn, the same client receives the same response from
+memory, which measures the client alone. Both measure the whole call, from the request to the session with its state.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .case import Case, Job, Result
 GROUP = "kagent"
 EVENTS = 1_000
 _PLACE = {"app_name": "ns__NS__app", "user_id": "bench@example.test", "session_id": "long"}
-_LEAST = 5
+_MIN_OPENS = 5
 
 
 def cases() -> list[Case]:
-    """Ours, on either engine."""
+    """Return one case per engine."""
     return [
         Case(GROUP, f"Holdfast, {engine}", environment="kagent", engine=engine) for engine in ("sqlite", "postgres")
     ]
 
 
 def run(job: Job) -> Result:
-    """How long an open takes, how long the answer takes to be read, and the ratio."""
+    """Return the time to open a session, the time to read the response from memory, and their ratio."""
     warnings.simplefilter("ignore")
     os.environ |= {"OTEL_SDK_DISABLED": "true"}
     with _served(job) as url:
@@ -65,13 +65,13 @@ async def _measured(url: str, seconds: float) -> Result:
 async def _in_turns(ours: Any, memory: Any, seconds: float) -> tuple[list[float], list[float]]:
     took: tuple[list[float], list[float]] = ([], [])
     end = perf_counter() + seconds
-    while perf_counter() < end or len(took[0]) < _LEAST:
+    while perf_counter() < end or len(took[0]) < _MIN_OPENS:
         for service, times in zip((ours, memory), took, strict=True):
             before = perf_counter()
             session = await service.get_session(**_PLACE)
             times.append(perf_counter() - before)
             if len(session.events) != EVENTS:
-                raise RuntimeError(f"{len(session.events)} events came back")
+                raise RuntimeError(f"{len(session.events)} events were returned, expected {EVENTS}")
     return took
 
 

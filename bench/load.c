@@ -1,5 +1,5 @@
-/* Many connections that each send one request, wait for its answer and send it again. It is in C so that the measurement is of the
- * server: prints the number of good answers and of others, and the seconds they took.
+/* Load generator: many connections that each send a request, wait for the response and send it again. It is written in C to use
+ * less CPU than the server. Prints the numbers of successful and of other responses, and the seconds they took.
  *
  *     load PORT CONNECTIONS SECONDS < request
  */
@@ -43,7 +43,7 @@ static void ask(struct connection *one) {
     if (write(one->fd, request, request_bytes) != (ssize_t)request_bytes) fail("write");
 }
 
-/* The bytes of the answer at the beginning of the buffer, or 0 if it is not all there. */
+/* Return the length of the response at the beginning of the buffer, or 0 if it is incomplete. */
 static size_t answer_bytes(struct connection *one) {
     one->buffer[one->filled] = 0;
     char *end = strstr(one->buffer, "\r\n\r\n");

@@ -14,7 +14,7 @@ from .workload import MESSAGE_BYTES, SEED
 
 
 def facts(pythons: dict[Environment, str], scratch: Path, *, seconds: float, repeats: int) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
+    """Return the hardware, software and parameters of a run."""
     import apsw
 
     return {
@@ -47,7 +47,7 @@ def _file_system(folder: Path) -> str:
 
 
 def _commit() -> str:
-    asked = subprocess.run(
+    process = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT
     )
-    return asked.stdout.strip() or "unknown"
+    return process.stdout.strip() or "unknown"

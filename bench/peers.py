@@ -1,4 +1,4 @@
-"""The other systems, opened as their documentation says; for SQLite and PostgreSQL alike."""
+"""The other systems, set up as their documentation recommends, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APP, USER = "bench", "user"
 
 
 def sqlalchemy_url(place: str) -> str:
-    """A place, as SQLAlchemy writes it: a database of PostgreSQL, or a folder for a SQLite file."""
+    """Return the SQLAlchemy URL of a PostgreSQL database, or of a SQLite file in a directory."""
     if place.startswith("postgresql:"):
         return place.replace("postgresql:", "postgresql+asyncpg:", 1)
     return f"sqlite+aiosqlite:///{place}/agents.db"
@@ -21,7 +21,7 @@ def sqlalchemy_url(place: str) -> str:
 
 @asynccontextmanager
 async def sqlalchemy_sessions(url: str, count: int) -> AsyncIterator[list[Any]]:
-    """Sessions of the OpenAI Agents SDK on one SQLAlchemy engine, their tables made."""
+    """Yield sessions of the OpenAI Agents SDK on one SQLAlchemy engine, with their tables created."""
     from agents.extensions.memory import SQLAlchemySession
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -33,20 +33,20 @@ async def sqlalchemy_sessions(url: str, count: int) -> AsyncIterator[list[Any]]:
 
 
 async def adk_append(service: Any, writers: int) -> AsyncAppend:
-    """Appends to a session service of ADK, one session for each writer."""
-    # It warns about being experimental, once for each object it makes.
+    """Return an append function for an ADK session service, with one session per writer."""
+    # ADK logs a warning that it is experimental for each object.
     logging.disable(logging.WARNING)
     sessions = [await adk_session(service, writer) for writer in range(writers)]
     return lambda writer, message: service.append_event(sessions[writer], adk_event(message))
 
 
 async def adk_session(service: Any, place: int) -> Any:
-    """A new session of a service."""
+    """Create a session."""
     return await service.create_session(app_name=APP, user_id=USER, session_id=f"session-{place}")
 
 
 def adk_event(message: Message) -> Any:
-    """A message as an event."""
+    """Return a message as an ADK event."""
     from google.adk.events.event import Event
     from google.genai import types
 

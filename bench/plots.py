@@ -1,4 +1,4 @@
-"""Plots of the report: small SVG files that change only when the results do."""
+"""Plots of the report: SVG files that depend only on the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OURS, _OTHERS = ("#0b6e4f", "#2f9e77", "#8fd0b4"), ("#5b6470", "#8d96a3", "#c4c
 
 
 def draw(results: Results, folder: Path) -> dict[str, str]:
-    """Draw what there is; the file of each group."""
+    """Draw a plot for each group that has one and has results; return the file name per group."""
     drawn = {}
     for group in (append_sqlite.GROUP, append_sqlite.SLOW_GROUP, append_postgres.GROUP):
         if group in results.groups():
@@ -27,12 +27,12 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
 
 
 def _curves(results: Results, folder: Path) -> str:
-    """Bytes on the disk, and time for a turn, against turns."""
+    """Plot bytes on disk and time per turn over the number of turns."""
     pyplot = _pyplot()
     figure, sides = pyplot.subplots(1, 2, figsize=(10, 4.2))
     panels = (
-        ("bytes", 1e6, "megabytes on the disk, logarithmic"),
-        ("turn_us", 1e3, "milliseconds for a turn, logarithmic"),
+        ("bytes", 1e6, "MB on disk (log scale)"),
+        ("turn_us", 1e3, "ms per turn (log scale)"),
     )
     for axes, (metric, unit, label) in zip(sides, panels, strict=True):
         for number, name in enumerate(results.contenders(graphs.GROUP)):
@@ -44,7 +44,7 @@ def _curves(results: Results, folder: Path) -> str:
             axes.spines[side].set_visible(False)
     sides[1].legend(fontsize=6.5, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(TITLES[graphs.GROUP], x=0.02, ha="left", fontsize=10)
-    return _saved(figure, pyplot, folder, graphs.GROUP)
+    return _save(figure, pyplot, folder, graphs.GROUP)
 
 
 def _curve(axes: Any, results: Results, name: str, metric: str, unit: float, number: int) -> None:
@@ -71,7 +71,7 @@ Bars = tuple[Sequence[str], dict[str, list[float]]]
 
 
 def _append_bars(results: Results, group: str) -> Bars:
-    """One bar for each number of writers."""
+    """Return one bar per number of writers for each contender, slowest contender first."""
     legend = [f"{writers} writer{'s' * (writers > 1)}" for writers in append_sqlite.MANY]
     result: dict[str, list[float]] = {}
     for contender in results.contenders(group):
@@ -95,9 +95,9 @@ def _bars(results: Results, group: str, folder: Path, bars: Bars, label: str) ->
     legend, rows = bars
     figure, axes = pyplot.subplots(figsize=(8, 0.6 + 0.22 * len(rows) * len(legend)))
     _fill(axes, legend, rows)
-    axes.set_xlabel(f"{label}, logarithmic; median of {results.repeats(group)}")
+    axes.set_xlabel(f"{label} (log scale), median of {results.repeats(group)} repeats")
     axes.set_title(TITLES[group], loc="left")
-    return _saved(figure, pyplot, folder, group)
+    return _save(figure, pyplot, folder, group)
 
 
 def _pyplot() -> Any:
@@ -106,12 +106,12 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    # Without these, every drawing would differ in its ids and its date.
+    # A fixed salt keeps element ids equal, so that equal results produce an equal file.
     matplotlib.rcParams.update({"svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.size": 9})
     return pyplot
 
 
-def _saved(figure: Any, pyplot: Any, folder: Path, group: str) -> str:
+def _save(figure: Any, pyplot: Any, folder: Path, group: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{group}.svg"
     figure.savefig(folder / name, bbox_inches="tight", metadata={"Date": None})
@@ -121,11 +121,11 @@ def _saved(figure: Any, pyplot: Any, folder: Path, group: str) -> str:
 
 def _fill(axes: Any, legend: Sequence[str], rows: dict[str, list[float]]) -> None:
     height = 0.8 / len(legend)
-    for place, (name, values) in enumerate(rows.items()):
+    for row, (name, values) in enumerate(rows.items()):
         colours = _OURS if name.startswith("Holdfast") else _OTHERS
         for part, value in enumerate(values):
             if value:
-                at = place + 0.4 - height * (part + 0.5)
+                at = row + 0.4 - height * (part + 0.5)
                 axes.barh(at, value, height, color=colours[part])
                 axes.text(value, at, f" {value:,.0f} ({legend[part]})", va="center", fontsize=6.5)
     axes.set_yticks(range(len(rows)), list(rows))

@@ -1,7 +1,8 @@
-"""The report: every figure with its target, then the tables behind them."""
+"""The report: every figure with its target, then the tables of the measured values."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,23 @@ from .results import Results
 _INTRODUCTION = """\
 # Benchmarks
 
-`make bench` measures everything on this page in one run and writes it. Every contender gets the same messages of about one
-kilobyte, in a fresh process, in its own session; all contenders of a group take turns, in an order that changes, and the
-whole round is repeated. What a table shows is the median over the repeats. A ratio is taken within each repeat, where both
-sides met the same moments of the machine; its median is what counts, and its range shows how steady it is.
+`make bench` runs all benchmarks and writes this page. Every contender processes the same messages of about
+1 KB in a fresh process. The contenders of a group take turns in random order, and each round is repeated. The
+tables show the median over the repeats. Ratios are computed within each repeat, so that both sides ran under
+the same conditions; the figures below are their medians, and the range shows how much they vary.
 
-An append counts when it is durable. SQLite runs in WAL mode with `synchronous=FULL`, PostgreSQL with its default settings, and
-afterwards the rows are counted: each acknowledged message must be there. The raw drivers write the same rows as Holdfast
-into Holdfast's own schema, message and session head in one transaction. Absolute numbers belong to this machine; ratios
-travel better.
+Appends are durable before they are acknowledged. SQLite runs in WAL mode with `synchronous=FULL`, PostgreSQL
+with its default settings. After each run the stored rows are counted: every acknowledged message must be
+present. The raw drivers write the same rows as Holdfast into Holdfast's schema, the message and the session
+row in one transaction. Absolute numbers apply to this machine only; ratios are easier to transfer to others.
 """
+_WIDTH = 110
+"""The maximum length of a line of prose; table rows are longer."""
 _KEYS = ("processor", "memory", "system", "file system", "load before the run", "Python", "SQLite")
 
 
 def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int]:
-    """Write the report; how many figures are met, and how many were measured."""
+    """Write the report. Return how many figures meet their target, and how many measured figures have one."""
     measured = [(figure, result) for figure in FIGURES if (result := figure.measured(results)) is not None]
     parts = [_INTRODUCTION, _figures(results, measured), _limits(measured), _machine(results)]
     for group, section in _SECTIONS.items():
@@ -36,18 +39,18 @@ def write(results: Results, path: Path, plots: dict[str, str]) -> tuple[int, int
     parts.append(_USE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(parts))
-    return sum(figure.met(result) for figure, result in measured), len(measured)
+    return sum(figure.met(result) for figure, result in measured), sum(f.target is not None for f, _ in measured)
 
 
 def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> str:
     rows = [
         [
             f"{TITLES[figure.group]}: {figure.text}",
-            f"{figure.bound} {_number(figure.target)}{_unit(figure)}",
+            _target(figure),
             f"**{_number(result.middle)}{_unit(figure)}**",
             f"{_number(result.lowest)} to {_number(result.highest)}",
             _reached(figure.reached_by_floor(results)),
-            "yes" if figure.met(result) else "**no**",
+            _verdict(figure, result),
         ]
         for figure, result in measured
     ]
@@ -55,22 +58,46 @@ def _figures(results: Results, measured: Sequence[tuple[Figure, Measured]]) -> s
 
 
 _FLOOR = """
-The floor is the same figure for who does as much by hand and nothing else: the raw driver with the same rows, in one commit for
-all where several write; LangGraph with a saver that hands its state back as it is; an ASGI application around one append that
-requires no key.
+The floor is the same figure for a contender that does only the same work by hand: the raw driver with the
+same rows, in one commit for all concurrent writers; LangGraph with a saver that stores nothing and returns
+the state unchanged; an ASGI application around one append without authentication.
+
+A figure has no target if the target that was set is out of reach even for its floor. Both values are still
+measured and shown.
 """
+
+
+def _target(figure: Figure) -> str:
+    return "" if figure.target is None else f"{figure.bound} {_number(figure.target)}{_unit(figure)}"
+
+
+def _verdict(figure: Figure, result: Measured) -> str:
+    if figure.target is None:
+        return ""
+    return "yes" if figure.met(result) else "**no**"
 
 
 def _reached(floor: float | None) -> str:
     return "" if floor is None else f"{_number(floor)}x"
 
 
+def _wrapped(text: str, indent: str = "") -> str:
+    """Wrap a paragraph of prose."""
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def _limits(measured: Sequence[tuple[Figure, Measured]]) -> str:
-    parts = ["## Targets that are not reached, with the limits and what was tried", ""]
+    parts = ["## Limits", "", _wrapped(_ABOUT_LIMITS), ""]
     for limit, figures in limits.explained(measured):
         parts += [f"- {TITLES[figure.group]}: {figure.text}" for figure in figures]
-        parts += ["", limit or "Nothing is known that limits it: another run may reach it.", ""]
+        parts += ["", _wrapped(limit or "No limit is known; another run may reach the target."), ""]
     return "\n".join(parts)
+
+
+_ABOUT_LIMITS = (
+    "Each list contains figures that miss their target or have none. The paragraph below it names the cause and the"
+    " optimizations that were tried."
+)
 
 
 def _machine(results: Results) -> str:
@@ -84,9 +111,10 @@ def _machine(results: Results) -> str:
     for run in runs:
         fact = results.facts.get(run, {})
         groups = ", ".join(group for group in results.groups() if results.run_of(group) == run)
-        how = f"{fact.get('repeats')} repeats of {fact.get('seconds')} s"
+        repeats = fact.get("repeats")
+        how = f"{repeats} repeat{'s' * (repeats != 1)} of {fact.get('seconds')} s"
         lines.append(f"- run of {run} UTC at commit {fact.get('commit')}, {how}: {groups}")
-    return "\n".join([*lines, ""])
+    return "\n".join([*(_wrapped(line, "  ") for line in lines), ""])
 
 
 def _appends(results: Results, group: str) -> str:
@@ -94,17 +122,17 @@ def _appends(results: Results, group: str) -> str:
     for writers in append_sqlite.MANY:
         head += [f"{writers} writer{'s' * (writers > 1)}", "p50 ms", "CPU µs"]
     rows = [_append_row(results, group, contender) for contender in _ordered(results, group)]
-    return f"## {TITLES[group]}\n\n{_NOTES[group]}\n\n" + _table(head, rows)
+    return _section(group, _NOTES[group], head, rows)
 
 
 _NOTES = {
-    append_sqlite.GROUP: "Writers side by side in one process, each on a session of its own, for some seconds.",
+    append_sqlite.GROUP: "Concurrent writers in one process append for a fixed time, each to its own session.",
     append_sqlite.NEW_GROUP: (
-        "16 writers with 40 appends each and 64 writers with 10, to sessions that are new, so that what a contender opens for"
-        " a session is part of its time."
+        "16 writers with 40 appends each, and 64 writers with 10 appends each, to new sessions. The time includes what a"
+        " contender opens for each session."
     ),
-    append_sqlite.SLOW_GROUP: "The same with 1 ms added to each flush, as on a disk that is slower than this one.",
-    append_postgres.GROUP: f"Pools hold {append_postgres.MAX_POOL} connections, or one for each writer if there are fewer.",
+    append_sqlite.SLOW_GROUP: "The same with 1 ms added to each flush, to simulate a slower disk.",
+    append_postgres.GROUP: f"Connection pools have one connection per writer, at most {append_postgres.MAX_POOL}.",
 }
 
 
@@ -125,7 +153,7 @@ def _flush_row(results: Results, group: str) -> list[str]:
     rates = [_whole(results.middle(group, "fdatasync", "rate", bytes=size)) for size in sizes]
     p50 = results.middle(group, "fdatasync", "p50_us", bytes=sizes[0]) or 0
     named = " / ".join(f"{size // 1024} KB" for size in sizes)
-    return [f"fdatasync, one after another, {named}", " / ".join(rates), f"{p50 / 1000:.2f}"] + [""] * 7
+    return [f"sequential fdatasync, {named}", " / ".join(rates), f"{p50 / 1000:.2f}"] + [""] * 7
 
 
 def _tenants(results: Results, group: str) -> str:
@@ -138,8 +166,8 @@ def _tenants(results: Results, group: str) -> str:
         for count in (tenants.ONE, tenants.MANY)
     ]
     head = ["appends per second", *(f"{writers} writers" for writers in tenants.WRITERS)]
-    text = "Holdfast alone, each writer on a session of its own; the tenants take turns among the writers.\n\n"
-    return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
+    text = "Holdfast only. Each writer appends to its own session; the writers are distributed evenly over the tenants."
+    return _section(group, text, head, rows)
 
 
 def _history(results: Results, group: str) -> str:
@@ -149,22 +177,24 @@ def _history(results: Results, group: str) -> str:
         last, everything = (results.middle(group, contender, name) for name in ("last_50_us", "all_1000_us"))
         times = f"{everything / floor:.1f}" if everything and floor else ""
         rows.append([contender, _whole(last), _whole(everything), times])
-    head = ["µs, warm, decoded", "last 50", "all 1,000", "of decoding alone"]
+    head = ["µs, warm, decoded", "last 50", "all 1,000", "vs. decoding alone"]
     return "## History: 20 sessions of 1,000 messages each\n\n" + _table(head, rows)
 
 
 def _growth(results: Results, group: str) -> str:
-    def shown(metric: str, contender: str = "log", **params: int) -> str:
+    def median(metric: str, contender: str = "log", **params: int) -> str:
         return _whole(results.middle(group, contender, metric, **params))
 
-    rows = [["append, to 100 messages and to 100,000", shown("append_short_us"), shown("append_long_us")]]
+    rows = [
+        ["append to a session of 100 messages, and of 100,000", median("append_short_us"), median("append_long_us")]
+    ]
     for direction in ("oldest", "newest"):
         for where in ("start", "middle", "end"):
-            result = shown(f"page_{direction}_{where}_us")
-            rows.append([f"page of 50 at the {where} of 100,000 messages, {direction} first", "", result])
+            result = median(f"page_{direction}_{where}_us")
+            rows.append([f"page of 50 messages, {direction} first, at the {where} of 100,000", "", result])
     for metric, text in (("get_us", "id"), ("find_us", "key")):
-        both = [shown(metric, "sessions", sessions=count) for count in (growth.FEW, growth.MANY)]
-        rows.append([f"a session by {text}, one of 1,000 and of 1,000,000", *both])
+        both = [median(metric, "sessions", sessions=count) for count in (growth.FEW, growth.MANY)]
+        rows.append([f"a session by {text}, of 1,000 and of 1,000,000", *both])
     return f"## {TITLES[group]}\n\n" + _table(["µs", "small", "large"], rows)
 
 
@@ -173,15 +203,15 @@ def _conversation(results: Results, group: str) -> str:
         [text, _whole(results.middle(group, part, ours)), _whole(results.middle(group, part, theirs))]
         for text, part, ours, theirs in _CONVERSATION
     ]
-    return f"## {TITLES[group]}\n\n" + _table(["µs", "Holdfast", "beside it"], rows)
+    return f"## {TITLES[group]}\n\n" + _table(["µs", "Holdfast", "comparison"], rows)
 
 
 _CONVERSATION = (
-    ("context of 10,000 messages; reading the last 50", "context", "context_us", "last_50_us"),
-    ("compacting 1,000 messages; by hand", "compaction", "compact_us", "raw_compact_us"),
-    ("rolling that back; by hand", "compaction", "rollback_us", "raw_rollback_us"),
-    ("a fork in 10,000 messages; in 100", "forking", "fork_long_us", "fork_short_us"),
-    ("100 messages buffered and saved; 100 durable appends", "buffering", "buffered_us", "durable_us"),
+    ("context of 10,000 messages; vs. reading the last 50", "context", "context_us", "last_50_us"),
+    ("compacting 1,000 messages; vs. by hand", "compaction", "compact_us", "raw_compact_us"),
+    ("rolling back that compaction; vs. by hand", "compaction", "rollback_us", "raw_rollback_us"),
+    ("fork of 10,000 messages; vs. of 100", "forking", "fork_long_us", "fork_short_us"),
+    ("saving 100 buffered messages; vs. 100 durable appends", "buffering", "buffered_us", "durable_us"),
 )
 
 
@@ -191,13 +221,13 @@ def _search(results: Results, group: str) -> str:
         [name, *(_whole(results.middle(group, name, metric)) for metric in metrics)]
         for name in _ordered(results, group, metric=metrics[0])
     ]
-    return f"## {TITLES[group]}\n\n{_SEARCHES}\n\n" + _table(["µs for 20 hits, warm, decoded", *search.KINDS], rows)
+    return _section(group, _SEARCHES, ["µs for 20 hits, warm, decoded", *search.KINDS], rows)
 
 
 _SEARCHES = (
-    "The newest 20 messages that match: a number that one message of 500 has, a word that two of three have, both, and a phrase"
-    " of two words. By hand, an index of one's own is searched and the same rows are decoded, once with the engine's own snippets"
-    " and once without any."
+    "The newest 20 matching messages for a number that 1 of 500 messages contains, a word that 2 of 3 messages contain, both,"
+    " and a phrase of two words. By hand, a separate index is searched and the same rows are decoded, once with the"
+    " database's own snippets and once without snippets."
 )
 
 
@@ -206,9 +236,11 @@ def _steps(results: Results, group: str) -> str:
         [name, *(_whole(results.middle(group, name, "rate", workers=workers)) for workers in steps.MANY)]
         for name in _ordered(results, group)
     ]
-    head = ["steps a second", *(f"{workers} worker{'s' * (workers > 1)}" for workers in steps.MANY)]
-    text = "A step has a result of a kilobyte and is durable before the next; each worker drives a run of its own.\n\n"
-    return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
+    head = ["steps per second", *(f"{workers} worker{'s' * (workers > 1)}" for workers in steps.MANY)]
+    text = (
+        "A step stores a result of 1 KB and is durable before the next step starts. Each worker executes its own run."
+    )
+    return _section(group, text, head, rows)
 
 
 def _langgraph(results: Results, group: str) -> str:
@@ -224,18 +256,18 @@ def _langgraph(results: Results, group: str) -> str:
         rows.append(
             [name, *kilobytes, *times, *(ms(name, metric) for metric in ("latest_us", "latest_new_us", "list_us"))]
         )
-    head = ["", "KB, 50 turns", "KB, 500", "ms a turn at 50", "at 500", "of it in the saver at 50", "at 500"]
-    head += ["ms, latest state", "never read before", "list of 100"]
-    return f"## {TITLES[group]}\n\n{_GRAPHS}\n\n" + _table(head, rows)
+    head = ["", "KB, 50 turns", "KB, 500", "ms per turn at 50", "at 500", "of which in the saver at 50", "at 500"]
+    head += ["ms, latest state", "first read", "list of 100"]
+    return _section(group, _GRAPHS, head, rows)
 
 
 _GRAPHS = (
-    "A turn is a message and an answer of a thousand characters each, words of no language: three checkpoints and what two tasks"
-    ' wrote, each durable before the next (`durability="sync"`). The graph is the same for everybody; for `DeltaChannel` it is'
-    " changed, with snapshots as often as it makes them by itself, and then a list does not hold the messages. Time in a saver"
-    " is summed over its calls, some of which run side by side. How much is saved depends on the text: with the words of the"
-    " other groups, of which there are a hundred and which PostgreSQL compresses well itself, Holdfast took 1/109 of"
-    " PostgresSaver's bytes and 1/667 of SqliteSaver's in an earlier run."
+    "A turn is a message and a reply of 1,000 characters each, made of random words. It writes three checkpoints and the"
+    ' writes of two tasks, each durable before the next (`durability="sync"`). All contenders run the same graph. The'
+    " `DeltaChannel` contenders use that channel for the messages, with its default snapshot frequency; their lists of"
+    " checkpoints do not contain the messages. Time in the saver is the sum over its calls, some of which run concurrently."
+    " The bytes depend on the text: with the 100 words of the other groups, which PostgreSQL compresses well itself, Holdfast"
+    " took 1/109 of the bytes of PostgresSaver and 1/667 of SqliteSaver in an earlier run."
 )
 
 
@@ -251,17 +283,17 @@ def _workspace(results: Results, group: str) -> str:
         "next, ms",
         "first, bytes",
         "next, bytes",
-        "all back, ms",
-        "one back in place, ms",
-        "a whole rewind, ms",
+        "restore, ms",
+        "restore in place, ms",
+        "full rewind, ms",
     ]
     text = (
-        "About 5,000 files of Python packages; ten snapshots with 20 files changed between, new or gone. restic encrypts its"
-        " data. The walk is the floor: it asks every file for its state, and copies plainly. One back in place is the files"
-        " alone, as git does it; a whole rewind captures them first, so that it can be undone, and takes the run and its"
-        " conversation back too.\n\n"
+        "About 5,000 files of Python packages, and ten snapshots. Between two snapshots, 20 files are changed, added or"
+        " removed. restic encrypts its data. The floor is a walk that calls stat on every file, and a plain copy. A restore in"
+        " place restores only the files, like git. A full rewind first captures them, so that it can be undone, and also"
+        " rewinds the run and its conversation."
     )
-    return f"## {TITLES[group]}\n\n{text}" + _table(head, rows)
+    return _section(group, text, head, rows)
 
 
 def _import(results: Results, group: str) -> str:
@@ -273,8 +305,8 @@ def _import(results: Results, group: str) -> str:
 
 
 _SERVING = (
-    "One worker on one core, the load on the other: 32 connections that each send a message of 1 KB and wait for the answer. The"
-    " echoes decode it and give it back; Holdfast answers when it is on the disk."
+    "One server process on one core, the load generator on the other: 32 connections, each of which sends a message of 1 KB and"
+    " waits for the response. The echo servers decode the message and return it. Holdfast responds once it is durable."
 )
 
 
@@ -283,9 +315,7 @@ def _server(results: Results, group: str) -> str:
         [name, *(_whole(results.middle(group, name, metric)) for metric in ("rate", "work_us", "resident_mb"))]
         for name in _ordered(results, group)
     ]
-    return f"## {TITLES[group]}\n\n{_SERVING}\n\n" + _table(
-        ["", "answers a second", "µs of the processor for one", "resident MB"], rows
-    )
+    return _section(group, _SERVING, ["", "responses per second", "CPU µs per response", "resident MB"], rows)
 
 
 _SECTIONS: dict[str, Any] = {
@@ -308,21 +338,25 @@ _SECTIONS: dict[str, Any] = {
 }
 
 _USE = """\
-## Again
+## Running the benchmarks
 
-    make bench                                            # everything
-    make bench ARGS="--quick"                             # a few minutes, to see that everything works; kept elsewhere
-    make bench ARGS="--only append-sqlite --repeats 9"    # one group again; the report keeps the others' last results
-    make bench ARGS="--report-only"                       # this page from bench/results.jsonl
+    make bench                                            # run all groups
+    make bench ARGS="--quick"                             # a smoke test of a few minutes; results go to /tmp
+    make bench ARGS="--only append-sqlite --repeats 9"    # run one group, keep the other results
+    make bench ARGS="--report-only"                       # write this page from bench/results.jsonl
 
-Contenders are small functions in `bench/`, one file for each kind of work.
+Contenders are small functions in `bench/`, with one module per kind of work.
 """
 
 
 def _ordered(results: Results, group: str, metric: str = "rate") -> list[str]:
-    """The quickest first."""
-    quick = {name: results.middle(group, name, metric) or 0.0 for name in results.contenders(group)}
-    return sorted(quick, key=lambda name: quick[name], reverse=metric == "rate")
+    """Return the contenders of a group, fastest first."""
+    medians = {name: results.middle(group, name, metric) or 0.0 for name in results.contenders(group)}
+    return sorted(medians, key=lambda name: medians[name], reverse=metric == "rate")
+
+
+def _section(group: str, text: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f"## {TITLES[group]}\n\n{_wrapped(text)}\n\n" + _table(head, rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Results on disk, one JSON object a line, and questions about them. The latest run of a group replaces earlier ones."""
+"""Results on disk, one JSON object per line, and queries over them. The latest run of a group replaces earlier runs."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """All there is in a file."""
+        """Read a file of results; a missing file has none."""
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         facts = {line["run"]: line["facts"] for line in lines if "facts" in line}
         return cls([line for line in lines if "group" in line], facts)
 
     def runs(self) -> list[str]:
-        """The runs that are still shown."""
+        """Return the runs with the latest results of at least one group."""
         return sorted({self.run_of(group) for group in self._groups})
 
     def run_of(self, group: str) -> str:
-        """The run a group's results are from."""
+        """Return the run of a group's latest results."""
         return str(self._groups[group][0]["run"])
 
     def groups(self) -> list[str]:
-        """The groups there are."""
+        """Return the groups with results."""
         return list(self._groups)
 
     def contenders(self, group: str) -> list[str]:
-        """Who took part."""
+        """Return the contenders of a group."""
         return list(dict.fromkeys(record["contender"] for record in self._groups.get(group, [])))
 
     def repeats(self, group: str) -> int:
-        """How often each case was measured."""
+        """Return how often each case of a group was measured."""
         return len({record["repeat"] for record in self._groups.get(group, [])})
 
     def series(self, group: str, contender: str, metric: str, **params: int) -> dict[int, float]:
-        """A figure by repeat."""
+        """Return the values of a metric by repeat."""
         return {
             record["repeat"]: record[metric] for record in self._select(group, contender, params) if metric in record
         }
 
     def middle(self, group: str, contender: str, metric: str, **params: int) -> float | None:
-        """The median over the repeats."""
+        """Return the median of a metric over the repeats, or ``None`` without results."""
         values = self.series(group, contender, metric, **params).values()
         return statistics.median(values) if values else None
 
     def errors(self, group: str) -> list[str]:
-        """What went wrong, once each."""
+        """Return the distinct errors of a group."""
         result = [
             f"{record['contender']}{_params(record)}: {record['error']}"
             for record in self._groups.get(group, [])
@@ -80,7 +80,7 @@ class Results:
 
 
 def ratios(ours: dict[int, float], theirs: Sequence[dict[int, float]], *, largest: bool) -> list[float]:
-    """Ours over the best of theirs, within each repeat, where both met the same moments of the machine."""
+    """Return our value divided by the best of theirs for each repeat, in which both ran under the same conditions."""
     result = []
     for repeat, value in ours.items():
         others = [series[repeat] for series in theirs if repeat in series]

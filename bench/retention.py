@@ -1,8 +1,8 @@
-"""A sweep over ten thousand snapshots of a thousand tenants: how long its longest transaction is, and what memory it takes.
+"""Benchmark of a sweep over 10,000 snapshots of 1,000 tenants: its longest transaction and its memory.
 
-The snapshots are recorded as a capture would, without any files. Of ten of a run, two may stay. The clock is held against every
-transaction as its caller sees it, waiting included. Memory is what Python allocates at its peak while a tenant with four times
-as many snapshots is swept as another that already fills every page that is read at once.
+The snapshots are recorded as by a capture, but without files. The sweep keeps two of ten snapshots per run. The time of a
+transaction is measured at its caller and includes waiting. The memory ratio compares the peak of Python's allocations for two
+tenants, one with four times as many snapshots as the other, both with enough snapshots to fill a page of the sweep.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ GROUP = "retention"
 WHO: dict[str, Engine] = {"Holdfast, SQLite": "sqlite", "Holdfast, PostgreSQL": "postgres"}
 TENANTS, EACH, KEPT = 1_000, 10, 2
 FEW_RUNS, MANY_RUNS, SAMPLES = 60, 240, 2
-"""Tenants whose memory is compared, and how many runs they have."""
+"""Runs of the two kinds of tenants whose memory is compared, and tenants of each kind."""
 
 
 def cases() -> list[Case]:
-    """Both engines."""
+    """Return one case per engine."""
     return [Case(GROUP, name, "main", engine) for name, engine in WHO.items()]
 
 
 def run(job: Job) -> Result:
-    """Measure one of them."""
+    """Measure a sweep on one engine."""
     address = job.place if WHO[job.contender] == "postgres" else str(Path(job.place) / "agents.db")
     return asyncio.run(_measure(address))
 
 
 class _Timed:
-    """An engine that notes how long the longest write took, and nothing else: its own memory would be counted too."""
+    """An engine wrapper that records only the longest write, because its own memory would be measured too."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.longest_s, self.writes = engine, 0.0, 0
@@ -53,7 +53,7 @@ class _Timed:
 async def _measure(address: str) -> Result:
     from holdfast import AsyncHoldfast, FixedClock
 
-    # All at one moment: moments that were read are remembered, up to a bound, and would be counted as memory of the sweep.
+    # A fixed clock: Holdfast caches decoded timestamps up to a limit, and they would be measured as memory of the sweep.
     async with AsyncHoldfast(address, auto_migrate=True, clock=FixedClock()) as hf:
         names = [f"t{number:04}" for number in range(TENANTS)]
         for name in names:
@@ -64,7 +64,7 @@ async def _measure(address: str) -> Result:
         removed = await _round(hf, names)
         took = perf_counter() - began
         if removed != TENANTS * (EACH - KEPT):
-            raise RuntimeError(f"{removed} snapshots went")
+            raise RuntimeError(f"{removed} snapshots were removed, expected {TENANTS * (EACH - KEPT)}")
         longest_ms, writes = timed.longest_s * 1_000, timed.writes
         few, many = await _peak(hf, "few", FEW_RUNS), await _peak(hf, "many", MANY_RUNS)
     return {
@@ -106,7 +106,7 @@ async def _fill(tenant: Any, runs: int) -> None:
 
 def _recording(tenant: Any, run_id: str) -> Any:
     from holdfast.core import objects as bodies
-    from holdfast.stores.workspace import layers, snapshots
+    from holdfast.stores.workspace import layers, snapshot_rows, snapshots
     from holdfast.trees.entries import Difference
 
     async def record(connection: Any) -> None:
@@ -114,7 +114,7 @@ def _recording(tenant: Any, run_id: str) -> Any:
             manifest = layers.manifest_of(Difference([], [str(number)]))
             part = layers.LayerPart([bodies.pack(b"%d of %s" % (number, run_id.encode()))])
             layer = layers.NewLayer(manifest, None, [part])
-            new = snapshots.NewSnapshot(run_id, number, "step", None, layer, 0, 0, tenant._scope.ids.new())
+            new = snapshot_rows.NewSnapshot(run_id, number, "step", None, layer, 0, 0, tenant._scope.ids.new())
             await snapshots.record(connection, tenant._scope, new)
 
     return record

@@ -1,4 +1,4 @@
-"""What one append writes, by hand: the rows and settings Holdfast uses, for the floors to be measured against."""
+"""An append by hand with the rows and settings of Holdfast, used by the floors."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ _encode = msgspec.json.Encoder().encode
 
 
 def content(message: Message) -> str:
-    """The blocks of a message as they are stored."""
+    """Return the content blocks of a message as stored."""
     return _encode([{"type": "text", "text": message["content"]}]).decode()
 
 
 def new_id() -> str:
-    """A UUID version 7."""
+    """Return a UUID version 7."""
     return str(uuid_utils.uuid7())
 
 
 def by_hand(execute: Callable[..., Any], tenant: str, session: str) -> Append:
-    """One transaction for each append, as Holdfast makes it for a lone writer."""
+    """Return an append function with one transaction per append, as Holdfast writes for a single writer."""
     together = by_hand_together(execute, tenant, [session])
     return lambda _writer, message: together([message])
 
 
 def by_hand_together(execute: Callable[..., Any], tenant: str, sessions: Sequence[str]) -> AppendTogether:
-    """One transaction for a message to each of some sessions: what no group commit of these rows can be quicker than."""
+    """Return an append function with one transaction for a message to each session: the floor of a group commit."""
     for pragma in _PRAGMAS:
         execute(pragma).fetchall()
     minute = 0

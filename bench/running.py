@@ -1,4 +1,4 @@
-"""Running cases: every contender of a group in turn, in fresh processes, again and again."""
+"""Run cases: each contender of a group in turn, in a fresh process, for several repeats."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .scratch import Scratch
 from .worker import MARK
 from .workload import SEED
 
-CASE_MOST_S = 600
-"""Longest a case may take, filling its database included."""
+MAX_CASE_S = 600
+"""The maximum duration of a case, including the time to fill its database."""
 
 
 class Runner:
-    """Runs cases and hands out their results as they come."""
+    """Runs cases and yields each result when the case has finished."""
 
     def __init__(self, pythons: dict[Environment, str], scratch: Scratch, *, seconds: float) -> None:
         self._pythons, self._scratch, self._seconds = pythons, scratch, seconds
 
     def run(self, cases: Sequence[Case], repeats: int, progress: Callable[[str], None]) -> Iterator[Result]:
-        """Every case once, in an order that changes, then every case again."""
+        """Run all cases once per repeat, in a different order each time."""
         order = random.Random(SEED)
         start, count, total = monotonic(), 0, len(cases) * repeats
         for repeat in range(repeats):
             for group in dict.fromkeys(case.group for case in cases):
                 members = [case for case in cases if case.group == group]
                 order.shuffle(members)
-                # Those that are compared run one after another, so that they meet the same neighbours.
+                # Cases that are compared run next to each other, so that other load on the machine affects them equally.
                 members.sort(key=lambda case: case.params.get("writers", 0))
                 for case in members:
                     result = self._measure(case)
@@ -47,22 +47,22 @@ class Runner:
     def _measure(self, case: Case) -> Result:
         place, fresh = self._scratch.place(case)
         job = Job(case.group, case.contender, place, case.params, self._seconds, fresh)
-        result = _in_fresh_process(self._pythons[case.environment], job, self._surroundings(case))
+        result = _in_fresh_process(self._pythons[case.environment], job, self._environment(case))
         self._scratch.done(case, place, failed="error" in result)
         return result
 
-    def _surroundings(self, case: Case) -> dict[str, str]:
+    def _environment(self, case: Case) -> dict[str, str]:
         more = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
         if case.flush_delay_us:
             more |= {"LD_PRELOAD": self._scratch.slow_flush(), "BENCH_FLUSH_DELAY_US": str(case.flush_delay_us)}
         return {**os.environ, **more}
 
 
-def _in_fresh_process(python: str, job: Job, surroundings: dict[str, str]) -> Result:
+def _in_fresh_process(python: str, job: Job, environment: dict[str, str]) -> Result:
     command = [python, "-m", f"{__package__}.worker", json.dumps(asdict(job))]
     process = subprocess.Popen(
         command,
-        env=surroundings,
+        env=environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,24 +70,24 @@ def _in_fresh_process(python: str, job: Job, surroundings: dict[str, str]) -> Re
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=CASE_MOST_S)
+        out, err = process.communicate(timeout=MAX_CASE_S)
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if isinstance(error, subprocess.TimeoutExpired):
-            return {"error": f"not done after {CASE_MOST_S} s"}
+            return {"error": f"not finished after {MAX_CASE_S} s"}
         raise
     collected = [line for line in out.splitlines() if line.startswith(MARK)]
     if not collected:
-        return {"error": _without_places(f"ended with {process.returncode}: {err.strip()[-300:]}", job)}
+        return {"error": _without_paths(f"exited with {process.returncode}: {err.strip()[-300:]}", job)}
     result: Result = json.loads(collected[-1].removeprefix(MARK))
     if "error" in result:
-        result["error"] = _without_places(result["error"], job)
+        result["error"] = _without_paths(result["error"], job)
     return result
 
 
-def _without_places(text: str, job: Job) -> str:
-    """Results are published; where this machine keeps its files is not part of them."""
+def _without_paths(text: str, job: Job) -> str:
+    """Replace local paths, because the results are published."""
     return text.replace(job.place, "(place)").replace(str(ROOT), "(root)")
 
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its data: a folder on a real disk, a PostgreSQL of its own, and the library that slows flushes down."""
+"""The temporary data of a run: a folder on a real disk, its own PostgreSQL, and the library that delays flushes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SHIM = Path(__file__).with_name("slow_flush.c")
 
 
 class Scratch:
-    """The places of one run; all of them are gone when it ends."""
+    """The directories and databases of one run; closing removes them."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        # The temporary folder of many machines is in memory, and would make every flush free of charge.
-        self._parent = parent or _first_there("/var/tmp", tempfile.gettempdir())
+        # Many machines have /tmp in memory, where a flush costs nothing.
+        self._parent = parent or _first_writable("/var/tmp", tempfile.gettempdir())
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=self._parent))
         self._server: PostgresServer | None = None
         self._kept: dict[str, str] = {}
         self._count = 0
 
     def place(self, case: Case) -> tuple[str, bool]:
-        """A place for a case, and whether it is empty."""
+        """Return a directory or database URL for a case, and whether it is empty."""
         if case.kept and case.name in self._kept:
             return self._kept[case.name], False
         self._count += 1
@@ -42,7 +42,7 @@ class Scratch:
         return place, True
 
     def done(self, case: Case, place: str, *, failed: bool) -> None:
-        """Remove a place, unless later repeats read it again."""
+        """Remove the directory or database of a case, unless later repeats use it."""
         if case.kept and not failed:
             return
         self._kept.pop(case.name, None)
@@ -53,7 +53,7 @@ class Scratch:
 
     @property
     def postgres(self) -> PostgresServer:
-        """A PostgreSQL with its default settings, started when it is first asked for."""
+        """Return a PostgreSQL server with default settings, started on first use."""
         if self._server is None:
             from tests import servers
 
@@ -63,7 +63,7 @@ class Scratch:
         return self._server
 
     def slow_flush(self) -> str:
-        """The library to preload, compiled when it is first asked for."""
+        """Return the path of the library to preload, compiled on first use."""
         library = self.folder / "slow_flush.so"
         if not library.exists():
             subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, _SHIM, "-ldl"], check=True)
@@ -78,5 +78,5 @@ class Scratch:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _first_there(*folders: str) -> Path:
+def _first_writable(*folders: str) -> Path:
     return next(Path(folder) for folder in folders if os.access(folder, os.W_OK))

@@ -1,4 +1,4 @@
-"""Full-text search over 100,000 messages: the newest 20 that match, decoded, with highlighted snippets."""
+"""Benchmark of full-text search over 100,000 messages: the newest 20 matches, decoded, with highlighted snippets."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ TENANT = "bench"
 SESSIONS, MESSAGES = 100, 100_000
 HITS = 20
 KINDS = ("rare", "common", "both", "phrase")
-"""A number that one message in 500 has; a word that two of three have; both; two words next to each other."""
+"""A number that 1 of 500 messages contains; a word that 2 of 3 contain; both; a phrase of two words."""
 _TOGETHER = 100
-_FEWEST = 20
+_MIN_SEARCHES = 20
 _COLUMNS = (
     "m.id, m.session_id, m.seq, m.kind, m.role, m.content, m.token_count, m.metadata, m.is_preserved, m.is_summary,"
     " m.created_at, m.updated_at"
 )
 
 Query = tuple[list[str], bool]
-"""Words, and whether they are a phrase."""
+"""The words, and whether they are a phrase."""
 Find = Callable[[Query], Sequence[Any]]
 AsyncFind = Callable[[Query], Awaitable[Sequence[Any]]]
 
 
 def cases() -> list[Case]:
-    """Holdfast, and the query by hand with the same rows and with their snippets left out."""
+    """Return the cases: Holdfast, and the query by hand with and without snippets."""
     names: dict[str, list[str]] = {"search-sqlite": [*SYNC], "search-postgres": [*ASYNC]}
     return [Case(group, name, "main", engine, kept=True) for group, engine in GROUPS.items() for name in names[group]]
 
 
 def run(job: Job) -> Result:
-    """The middle time of each kind of search."""
+    """Return the median time of each kind of search."""
     if job.group == "search-sqlite":
         with SYNC[job.contender](job) as find:
             return {f"{kind}_us": _time(find, kind, job.seconds) for kind in KINDS}
@@ -52,7 +52,7 @@ async def _run_async(job: Job) -> Result:
 
 
 def _queries(kind: str) -> Iterator[Query]:
-    """Searches without end, the same for everybody."""
+    """Yield an endless sequence of queries, the same for all contenders."""
     which = random.Random(SEED)
     while True:
         word, other, number = which.choice(WORDS), which.choice(WORDS), str(which.randrange(1_000, 10_000))
@@ -66,10 +66,10 @@ def _queries(kind: str) -> Iterator[Query]:
 
 def _time(find: Find, kind: str, seconds: float) -> float:
     queries, took = _queries(kind), list[float]()
-    for _ in range(_FEWEST):
+    for _ in range(_MIN_SEARCHES):
         assert len(find(next(queries))) == HITS
     end = perf_counter() + seconds
-    while perf_counter() < end or len(took) < _FEWEST:
+    while perf_counter() < end or len(took) < _MIN_SEARCHES:
         query, before = next(queries), perf_counter()
         find(query)
         took.append(perf_counter() - before)
@@ -78,10 +78,10 @@ def _time(find: Find, kind: str, seconds: float) -> float:
 
 async def _time_async(find: AsyncFind, kind: str, seconds: float) -> float:
     queries, took = _queries(kind), list[float]()
-    for _ in range(_FEWEST):
+    for _ in range(_MIN_SEARCHES):
         assert len(await find(next(queries))) == HITS
     end = perf_counter() + seconds
-    while perf_counter() < end or len(took) < _FEWEST:
+    while perf_counter() < end or len(took) < _MIN_SEARCHES:
         query, before = next(queries), perf_counter()
         await find(query)
         took.append(perf_counter() - before)
@@ -89,7 +89,7 @@ async def _time_async(find: AsyncFind, kind: str, seconds: float) -> float:
 
 
 def _typed(query: Query) -> str:
-    """A query as a user would type it."""
+    """Return a query as typed by a user."""
     words, phrase = query
     return f'"{" ".join(words)}"' if phrase else " ".join(words)
 
@@ -99,7 +99,7 @@ def _path(job: Job) -> str:
 
 
 def _fill(job: Job, url: str) -> None:
-    """All messages, in an order that mixes the sessions."""
+    """Store all messages in blocks that alternate between the sessions."""
     from holdfast import Holdfast, NewMessage
 
     if not job.fresh:
@@ -139,7 +139,7 @@ def fts5_without_snippets(job: Job) -> Iterator[Find]:
 
 @contextmanager
 def _fts5(job: Job, snippet: str) -> Iterator[Find]:
-    """An index of one's own over our rows, read by hand and decoded."""
+    """Search a separate index over Holdfast's rows by hand and decode the rows."""
     import apsw
     import msgspec
 
@@ -193,7 +193,7 @@ async def tsvector_without_snippets(job: Job) -> AsyncIterator[AsyncFind]:
 
 @asynccontextmanager
 async def _tsvector(job: Job, snippet: str) -> AsyncIterator[AsyncFind]:
-    """An index of one's own over our rows, read by hand and decoded."""
+    """Search a separate index over Holdfast's rows by hand and decode the rows."""
     import asyncpg
     import msgspec
 

@@ -1,6 +1,6 @@
-"""Appending over HTTP: our server, which stores every message before it answers, beside servers that only give it back.
+"""Benchmark of appends over HTTP: Holdfast's server, which stores each message durably, compared with echo servers.
 
-One worker on one core, the load on the other, 32 connections that each wait for their answer before they ask again.
+One server process on one core, the load generator on the other, and 32 connections that each wait for the response.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _START_S = 30.0
 
 
 def cases() -> list[Case]:
-    """Ours and the echoes."""
+    """Return the cases: Holdfast's server, the echo servers and the floor."""
     return [Case(GROUP, name, params={"connections": CONNECTIONS}) for name in (OURS, *_APPS)]
 
 
 def run(job: Job) -> Result:
-    """Answers a second, and how much memory the server has then."""
-    load = _compiled(Path(job.place))
+    """Return the responses per second, the server's memory and its CPU time per response."""
+    load = _compile(Path(job.place))
     with _served(job) as (process, port):
         path = _session(port) if job.contender == OURS else "/echo"
-        asked = _request(path)
-        _asked(load, port, asked, _WARM_S)
-        before_s = _worked_s(process.pid)
-        good, other, took = _asked(load, port, asked, job.seconds)
+        request = _request(path)
+        _send(load, port, request, _WARM_S)
+        before_s = _cpu_s(process.pid)
+        good, other, took = _send(load, port, request, job.seconds)
         if other:
-            raise RuntimeError(f"{other} answers were no good")
-        worked_us = (_worked_s(process.pid) - before_s) / good * 1e6
-        return {"rate": good / took, "resident_mb": _resident_mb(process.pid), "work_us": worked_us}
+            raise RuntimeError(f"{other} responses were not successful")
+        cpu_us = (_cpu_s(process.pid) - before_s) / good * 1e6
+        return {"rate": good / took, "resident_mb": _resident_mb(process.pid), "work_us": cpu_us}
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _served(job: Job) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         [sys.executable, *command],
         env={**os.environ, "HOLDFAST_ADMIN_KEY": _KEY, PLACE: job.place},
         stdout=subprocess.DEVNULL,
-        preexec_fn=lambda: os.sched_setaffinity(0, {0}),  # noqa: PLW1509  # nothing runs beside it yet
+        preexec_fn=lambda: os.sched_setaffinity(0, {0}),  # noqa: PLW1509  # no other thread is running yet
     )
     try:
         _wait_for(port)
@@ -78,7 +78,7 @@ def _served(job: Job) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         process.wait()
 
 
-def _asked(load: str, port: int, request: bytes, seconds: float) -> tuple[int, int, float]:
+def _send(load: str, port: int, request: bytes, seconds: float) -> tuple[int, int, float]:
     completed = subprocess.run(
         ["taskset", "-c", str((os.cpu_count() or 1) - 1), load, str(port), str(CONNECTIONS), str(seconds)],
         input=request,
@@ -100,16 +100,16 @@ def _request(path: str) -> bytes:
 
 
 def _session(port: int) -> str:
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/tenants/bench/sessions",
         data=b"{}",
         headers={"Authorization": f"Bearer {_KEY}", "Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(asked, timeout=_START_S) as answer:
-        return f"/v1/tenants/bench/sessions/{json.load(answer)['id']}/messages"
+    with urllib.request.urlopen(request, timeout=_START_S) as response:
+        return f"/v1/tenants/bench/sessions/{json.load(response)['id']}/messages"
 
 
-def _compiled(folder: Path) -> str:
+def _compile(folder: Path) -> str:
     program = folder / "load"
     subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-o", program, Path(__file__).with_name("load.c")], check=True)
     return str(program)
@@ -133,8 +133,8 @@ def _wait_for(port: int) -> None:
             time.sleep(0.02)
 
 
-def _worked_s(pid: int) -> float:
-    """Seconds of the processor that a process has used, all its threads together."""
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of all threads of a process."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,5 +1,5 @@
-/* Preloaded before libc: every fsync and fdatasync takes BENCH_FLUSH_DELAY_US longer, as on a disk that is slower than
-   this one. SQLite finds both through the dynamic linker, in its own wheel and in the interpreter's library alike. */
+/* Preloaded before libc to simulate a slower disk: every fsync and fdatasync takes BENCH_FLUSH_DELAY_US longer. SQLite resolves
+   both through the dynamic linker, in apsw's wheel and in the interpreter's library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -7,12 +7,12 @@
 
 typedef int (*flush)(int);
 
-static void wait_a_little(void)
+static void delay_flush(void)
 {
     static long delay_us = -1;
     if (delay_us < 0) {
-        const char *given = getenv("BENCH_FLUSH_DELAY_US");
-        delay_us = given ? strtol(given, NULL, 10) : 0;
+        const char *value = getenv("BENCH_FLUSH_DELAY_US");
+        delay_us = value ? strtol(value, NULL, 10) : 0;
     }
     struct timespec delay = {delay_us / 1000000, delay_us % 1000000 * 1000};
     if (delay_us > 0)
@@ -24,7 +24,7 @@ int fsync(int file)
     static flush real;
     if (!real)
         real = (flush)dlsym(RTLD_NEXT, "fsync");
-    wait_a_little();
+    delay_flush();
     return real(file);
 }
 
@@ -33,6 +33,6 @@ int fdatasync(int file)
     static flush real;
     if (!real)
         real = (flush)dlsym(RTLD_NEXT, "fdatasync");
-    wait_a_little();
+    delay_flush();
     return real(file);
 }

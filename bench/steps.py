@@ -1,6 +1,6 @@
-"""Durable steps: how many a second, next to DBOS; what one costs, next to a bare append; and what going on with a long run costs.
+"""Benchmark of durable steps: their rate compared with DBOS, the cost of one step, and the cost of resuming a long run.
 
-A step has a result of a kilobyte, acknowledged only when it is durable. Each worker drives a run of its own.
+A step stores a result of 1 KB and is durable before it is acknowledged. Each worker executes its own run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ GROUPS: dict[str, Engine] = {"steps-sqlite": "sqlite", "steps-postgres": "postgr
 COST_GROUP = "step-cost"
 MANY = (1, 16)
 SYNC = "Holdfast, sync"
-"""For one worker: DBOS is called without asyncio too."""
+"""The contender for one worker, because DBOS is called without asyncio too."""
 BY_HAND = "by hand"
-"""As much, written by the raw driver: a row of a kilobyte and its head, in one commit for all workers."""
+"""The floor: the raw driver writes a row of 1 KB and updates its session, in one commit for all workers."""
 WHO: dict[str, tuple[Environment, tuple[int, ...]]] = {
     "Holdfast": ("main", MANY),
     SYNC: ("main", MANY[:1]),
@@ -34,11 +34,11 @@ PAD = "x" * 900
 SHORT, LONG = 10, 1_000
 _WARM_UP = 5
 _DBOS_STEPS = 200
-"""Steps of each workflow before the clock is looked at again."""
+"""Steps per workflow between two checks of the clock."""
 
 
 def cases() -> list[Case]:
-    """Both on both engines, and what Holdfast costs compared with itself."""
+    """Return the contenders on both engines, and the cases that compare Holdfast with itself."""
     collected = [
         Case(group, name, environment, engine, {"workers": workers})
         for group, engine in GROUPS.items()
@@ -49,7 +49,7 @@ def cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """Measure one of them."""
+    """Measure one contender."""
     if job.group == COST_GROUP:
         return _cost(job)
     if job.contender == BY_HAND:
@@ -71,14 +71,14 @@ async def _holdfast(address: str, workers: int, seconds: float) -> Result:
 
     async with AsyncHoldfast(address, auto_migrate=True) as hf:
         tenant = hf.tenant(TENANT)
-        runs = [await _claimed(tenant) for _ in range(workers)]
+        runs = [await _claim_new_run(tenant) for _ in range(workers)]
         completed = [0] * workers
 
-        async def work(worker: int, until: float, most: int) -> None:
-            run, made = runs[worker], 0
-            while made < most and perf_counter() < until:
+        async def work(worker: int, until: float, max_steps: int) -> None:
+            run, count = runs[worker], 0
+            while count < max_steps and perf_counter() < until:
                 completed[worker] += 1
-                made += 1
+                count += 1
                 await tenant.runs.step(
                     run.id, epoch=run.epoch, iteration=completed[worker], state=_result(completed[worker])
                 )
@@ -89,7 +89,7 @@ async def _holdfast(address: str, workers: int, seconds: float) -> Result:
         took, steps = perf_counter() - started, sum(completed) - before
         existing = [(await tenant.runs.get(run.id)).iteration for run in runs]
         if existing != completed:
-            raise RuntimeError(f"{completed} steps were acknowledged and {existing} are there")
+            raise RuntimeError(f"{completed} steps were acknowledged, but {existing} are stored")
     return {"rate": round(steps / took, 1), "steps": steps}
 
 
@@ -108,7 +108,7 @@ def _holdfast_sync(address: str, seconds: float) -> Result:
             tenant.runs.step(run.id, epoch=run.epoch, iteration=number, state=_result(number))
         took = perf_counter() - started
         if tenant.runs.get(run.id).iteration != _WARM_UP + steps:
-            raise RuntimeError("not every step that was acknowledged is there")
+            raise RuntimeError("an acknowledged step is not stored")
     return {"rate": round(steps / took, 1), "steps": steps}
 
 
@@ -124,7 +124,7 @@ def _by_hand(job: Job) -> Result:
     return {"rate": collected["rate"], "steps": collected["operations"]}
 
 
-async def _claimed(tenant: Any) -> Any:
+async def _claim_new_run(tenant: Any) -> Any:
     run = await tenant.runs.start((await tenant.sessions.create()).id)
     return await tenant.leases.claim("bench", run_id=run.id, ttl_ms=600_000)
 
@@ -162,7 +162,7 @@ def _cost(job: Job) -> Result:
 
 
 def _whole_step(tenant: Any, seconds: float) -> Result:
-    """A step with state, two messages, one finished tool call and usage, against a bare append."""
+    """Compare a step with state, two messages, a finished tool call and usage with a bare append."""
     from holdfast import NewMessage, NewToolCall, ToolOutcome, Usage
 
     session = tenant.sessions.create().id
@@ -197,8 +197,8 @@ def _whole_step(tenant: Any, seconds: float) -> Result:
 
 
 def _resuming(tenant: Any, seconds: float) -> Result:
-    """Claiming and loading a run of 1,000 steps, against one of 10."""
-    long, short = _driven(tenant, LONG), _driven(tenant, SHORT)
+    """Compare claiming and loading a run of 1,000 steps with a run of 10 steps."""
+    long, short = _run_with_steps(tenant, LONG), _run_with_steps(tenant, SHORT)
     took: dict[str, list[float]] = {"resume_long_us": [], "resume_short_us": []}
     end = perf_counter() + seconds
     while perf_counter() < end or len(took["resume_long_us"]) < SHORT:
@@ -209,13 +209,13 @@ def _resuming(tenant: Any, seconds: float) -> Result:
             took[name].append(perf_counter() - started)
             assert loaded.step is not None
             tenant.leases.release(run_id, epoch=run.epoch)
-            # A run that was claimed too often in a row without a step is given up.
+            # Holdfast fails a run that is claimed too often in a row without a step.
             tenant.runs.resume(run_id)
     middle = {name: middle_us(item) for name, item in took.items()}
     return {**middle, "resume_growth": round(middle["resume_long_us"] / middle["resume_short_us"], 3)}
 
 
-def _driven(tenant: Any, steps: int) -> str:
+def _run_with_steps(tenant: Any, steps: int) -> str:
     run = tenant.runs.start(tenant.sessions.create().id, max_attempts=1_000_000)
     held = tenant.leases.claim("bench", run_id=run.id)
     for iteration in range(1, steps + 1):

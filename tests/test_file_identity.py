@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,13 @@ def test_a_missing_or_replaced_file_is_unavailable_until_it_is_back(file: Path) 
     presence = FileIdentity(f"sqlite:///{file}")
     kept = file.with_suffix(".kept")
     os.rename(file, kept)
-    with pytest.raises(Unavailable, match="was moved or deleted while it was open"):
+    with pytest.raises(Unavailable, match=re.escape(str(file))) as refused:
         presence.check()
+    assert isinstance(refused.value.__cause__, FileNotFoundError)
     file.write_bytes(b"another")
-    with pytest.raises(Unavailable, match="was replaced by another file"):
+    with pytest.raises(Unavailable, match=re.escape(str(file))) as refused:
         presence.check()
+    assert refused.value.__cause__ is None, "the file exists, but is another one"
     os.replace(kept, file)
     presence.check()
 

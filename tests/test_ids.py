@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import RandomIds, SeededIds, ids
 from holdfast.errors import InvalidInput
+from tests.errors import raises
 
 
 def test_random_ids_are_version_7_and_ascending() -> None:
@@ -41,7 +42,7 @@ def test_every_spelling_of_an_id_has_one_canonical_form(value: uuid.UUID) -> Non
     "value", ["", "42", None, 7, b"x" * 16, [], "g" * 32, "0" * 31, "0" * 33, "x" * 36, "\ud800", " " * 36]
 )
 def test_a_value_that_is_not_an_id_is_rejected(value: Any) -> None:
-    with pytest.raises(InvalidInput, match="session id must be a UUID"):
+    with raises(InvalidInput, field="session id"):
         ids.parse(value, "session id")
 
 

@@ -12,6 +12,7 @@ import pytest
 from holdfast import key_file
 from holdfast.core.crypto import KeyRing, new_key
 from holdfast.errors import InvalidInput, NotFound
+from tests.errors import raises
 
 
 @pytest.fixture
@@ -77,8 +78,9 @@ def test_a_process_that_dies_while_writing_leaves_no_file(path: Path, monkeypatc
 def test_a_file_that_others_can_access_is_refused(path: Path, mode: int) -> None:
     key_file.make(path)
     path.chmod(mode)
-    with pytest.raises(InvalidInput, match="chmod 600") as caught:
+    with raises(InvalidInput, field="key_file") as caught:
         key_file.read(path)
+    assert f"chmod 600 {path}" in str(caught.value)
     assert path.read_text().strip() not in str(caught.value)
     path.chmod(0o400)
     assert key_file.read(path)
@@ -105,12 +107,14 @@ def test_a_path_that_is_not_a_regular_file_is_refused(path: Path) -> None:
         key_file.read(path)
     path.rmdir()
     os.mkfifo(path, 0o600)
-    with pytest.raises(InvalidInput, match="is not a regular file"):
+    with raises(InvalidInput, field="key_file") as refused:
         key_file.read(path)
+    assert refused.value.__cause__ is None
     path.unlink()
     path.symlink_to("nowhere")
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with raises(InvalidInput, field="key_file") as refused:
         key_file.read(path)
+    assert isinstance(refused.value.__cause__, OSError)
     assert not key_file.make(path), "the existing path is not replaced"
     with pytest.raises(NotFound):
         key_file.make(path.parent / "nowhere" / "x")

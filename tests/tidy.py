@@ -1,7 +1,6 @@
 """The rules of style that ``tests/test_tidy.py`` enforces. Each takes source and yields its violations.
 
-A rule that a linter already has is not repeated here. Every rule names what to do instead, so nobody needs to look further
-than the failure.
+Rules of the linters are not repeated here. Each message states how to fix the violation.
 """
 
 from __future__ import annotations
@@ -267,7 +266,7 @@ def public_names_have_docstrings(source: Source, protocols: Iterable[ast.ClassDe
 
 
 def protocols(package: Iterable[Source]) -> list[ast.ClassDef]:
-    """Every protocol of the package."""
+    """Return all protocols of the package."""
     nodes = (node for source in package for node in source.nodes if isinstance(node, ast.ClassDef))
     return [node for node in nodes if "Protocol" in {_name(base) for base in node.bases}]
 
@@ -277,7 +276,7 @@ def _is_public(node: ast.AST) -> bool:
 
 
 def _states_a_promise(node: ast.AST) -> bool:
-    """Whether it is a case of the contract suite: those are named after what they promise."""
+    """Return whether a function is a case of the contract suite, whose name states its promise."""
     called = (item.func for item in getattr(node, "decorator_list", ()) if isinstance(item, ast.Call))
     return "contract" in {_name(item) for item in called}
 
@@ -285,7 +284,7 @@ def _states_a_promise(node: ast.AST) -> bool:
 def _documented_above(
     owner: ast.ClassDef, classes: dict[str, ast.ClassDef], protocols: Iterable[ast.ClassDef]
 ) -> set[str]:
-    """The methods that a class has documented by what it derives from, or by a protocol it fulfils as a whole."""
+    """Return the methods of a class that a base class, or a protocol it implements completely, documents."""
     mine = _methods(owner).keys()
     above = [classes[_name(base)] for base in owner.bases if _name(base) in classes]
     above += [protocol for protocol in protocols if protocol is not owner and _methods(protocol).keys() <= mine]

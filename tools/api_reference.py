@@ -1,4 +1,4 @@
-"""Write docs/reference/http-api.md from the server's OpenAPI document. ``--check`` only says whether it is up to date."""
+"""Write docs/reference/http-api.md from the server's OpenAPI document. ``--check`` fails if the file is out of date."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from holdfast.api.streams import Stream
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "http-api.md"
 HEAD = """# The HTTP API
 
-Made from the server's own OpenAPI document by `make reference`; the server hands that out at `/openapi.json`, with every type.
-[Holdfast over HTTP](../guide/http.md) says what pages, filters, idempotency keys, ETags and problems are, and
-[serving](../guide/serving.md) what scopes are.
+`make reference` generates this page from the server's OpenAPI document, which the server provides with all types
+at `/openapi.json`. [Holdfast over HTTP](../guide/http.md) explains pages, filters, idempotency keys, ETags and
+problems, and [serving](../guide/serving.md) explains scopes.
 
-A key needs the scope that stands beside an operation: `read`, `write` or `admin`, or the first two of the group alone, such as
-`runs:read`. `watch` and `root` are `read` and `admin` of a key that is good for all tenants. `open` needs no key. What has a `?`
-need not be there.
+An operation requires an API key with the scope in its row: `read`, `write` or `admin`. A scope can be limited to
+one group, such as `runs:read` or `runs:write`. `watch` and `root` are `read` and `admin` of a key for all
+tenants. `open` needs no key. A `?` marks an optional parameter or field.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     described = document(OPERATIONS)
     return "\n".join([HEAD, *_groups(described)]).rstrip() + "\n"
 
@@ -37,7 +37,7 @@ def _groups(described: dict[str, Any]) -> Iterator[str]:
     for tag in described["tags"]:
         yield f"## {tag['name']}\n\n{tag['description']}\n"
         inside = [operation for operation in OPERATIONS if operation.tag == tag["name"]]
-        yield "| method | path | scope | what it does |\n| --- | --- | --- | --- |"
+        yield "| method | path | scope | summary |\n| --- | --- | --- | --- |"
         for item in inside:
             summary = described["paths"][item.path][item.method.lower()]["summary"]
             yield f"| {item.method} | `{item.path}` | {item.need} | {summary} |"
@@ -46,30 +46,32 @@ def _groups(described: dict[str, Any]) -> Iterator[str]:
             yield from _details(item, described)
 
 
-def _details(each: Operation, described: dict[str, Any]) -> Iterator[str]:
-    operation = described["paths"][each.path][each.method.lower()]
-    taken = [f"`{one.wire_name}`" + ("" if one.required else "?") for one in parameters(each) if one.place != "path"]
-    fields = [" or ".join(_fields(kind, described) for kind in bodies(each))] if bodies(each) else []
-    fields += ["an archive, `tar.zst`"] if each.takes_upload else []
-    yield f"**`{operation['operationId']}`** {' · '.join(_parts(each, taken, fields, described))}\n"
-    if more := operation.get("description"):
+def _details(operation: Operation, described: dict[str, Any]) -> Iterator[str]:
+    entry = described["paths"][operation.path][operation.method.lower()]
+    names = [f"`{p.wire_name}`" + ("" if p.required else "?") for p in parameters(operation) if p.place != "path"]
+    fields = [" or ".join(_fields(kind, described) for kind in bodies(operation))] if bodies(operation) else []
+    fields += ["an archive, `tar.zst`"] if operation.takes_upload else []
+    yield f"**`{entry['operationId']}`** {' · '.join(_parts(operation, names, fields, described))}\n"
+    if more := entry.get("description"):
         yield " ".join(more.split()) + "\n"
 
 
-def _parts(each: Operation, taken: list[str], fields: list[str], described: dict[str, Any]) -> Iterator[str]:
-    if taken:
-        yield f"takes {', '.join(taken)}"
+def _parts(
+    operation: Operation, parameter_names: list[str], fields: list[str], described: dict[str, Any]
+) -> Iterator[str]:
+    if parameter_names:
+        yield f"takes {', '.join(parameter_names)}"
     if fields:
         yield f"body {fields[0]}"
-    returned = hints(each.function)["return"]
+    returned = hints(operation.function)["return"]
     if returned is Stream:
-        yield f"{each.status}: a stream of events"
+        yield f"{operation.status}: a stream of events"
     elif returned in MEDIA_TYPES:
-        yield f"{each.status}: `{MEDIA_TYPES[returned]}`"
+        yield f"{operation.status}: `{MEDIA_TYPES[returned]}`"
     else:
         names = [getattr(kind, "__name__", str(kind)) for kind in choices(returned)]
-        yield f"{each.status}" + ("" if names == ["NoneType"] else f": `{'` or `'.join(names)}`")
-    yield "errors " + ", ".join(str(status) for status in each.statuses[1:])
+        yield f"{operation.status}" + ("" if names == ["NoneType"] else f": `{'` or `'.join(names)}`")
+    yield "errors " + ", ".join(str(status) for status in operation.statuses[1:])
 
 
 def _fields(kind: Any, described: dict[str, Any]) -> str:

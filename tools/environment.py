@@ -1,4 +1,4 @@
-"""Make the Python environment that a make target needs, and print the path of its interpreter.
+"""Create the Python environment that a make target needs, and print the path of its interpreter.
 
     python3 tools/environment.py run          .venv with requirements/run.txt
     python3 tools/environment.py test         .venv with requirements/test.txt, and the programs tests need
@@ -12,8 +12,8 @@
     python3 tools/environment.py a2a          requirements/a2a.txt, in the user's cache
     python3 tools/environment.py LANE-oldest  the same with the oldest release of the framework that its extra allows
 
-Only the standard library is needed. Everything installed is pinned by hash. An environment that already holds what the lock
-files say is left alone, so a second call costs nothing.
+It needs only the standard library. Every installed package is pinned by hash. An environment that matches its lock files is
+reused, so a second call is fast.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
-MIN_SQLITE_VERSION = (3, 11)
+MIN_PYTHON_VERSION = (3, 11)
 IN_TREE = {"run": ("run",), "test": ("test", "run")}
-"""Environments in .venv, each with those it covers: what tests need includes what running needs."""
+"""Environments in .venv, each with the environments it includes: ``test`` includes everything in ``run``."""
 IN_CACHE = (
     *("bench", "bench-adk", "bench-dbos"),
     *("langgraph", "langgraph-oldest", "crewai", "crewai-oldest", "kagent", "a2a", "a2a-oldest"),
@@ -40,16 +40,16 @@ IN_CACHE = (
 
 
 def main() -> int:
-    if sys.version_info < MIN_SQLITE_VERSION:
-        result = ".".join(map(str, sys.version_info[:3]))
-        return _fail(f"Holdfast needs Python 3.11 or newer and this is {result}: try `make PYTHON=python3.12 ...`")
+    if sys.version_info < MIN_PYTHON_VERSION:
+        version = ".".join(map(str, sys.version_info[:3]))
+        return _fail(f"Holdfast needs Python 3.11 or newer, but this is {version}: try `make PYTHON=python3.12 ...`")
     name = sys.argv[1] if len(sys.argv) == 2 else ""
     if name not in IN_TREE and name not in IN_CACHE:
-        return _fail(f"which environment? one of: {', '.join([*IN_TREE, *IN_CACHE])}")
+        return _fail(f"name one environment: {', '.join([*IN_TREE, *IN_CACHE])}")
     try:
         folder = ensure(name)
     except subprocess.CalledProcessError as error:
-        return _fail(f"could not make the environment {name!r}: {' '.join(map(str, error.cmd))} failed")
+        return _fail(f"could not create the environment {name!r}: {' '.join(map(str, error.cmd))} failed")
     if name == "test":
         ensure_programs()
     print(folder / "bin" / "python")
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def ensure(name: str) -> Path:
-    """The folder of an environment that holds what its lock file says."""
+    """Create an environment if it does not match its lock files; return its folder."""
     folder = ROOT / ".venv" if name in IN_TREE else cache() / f"{name}-{fingerprint(name)}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
@@ -70,13 +70,13 @@ def ensure(name: str) -> Path:
 
 
 def is_ready(folder: Path, name: str) -> bool:
-    """Whether an environment was finished from the lock files as they are now."""
+    """Return whether an environment was completely built from the current lock files."""
     stamp = _stamp(folder, name)
     return (folder / "bin" / "python").exists() and stamp.exists() and stamp.read_text() == fingerprint(name)
 
 
 def fingerprint(name: str) -> str:
-    """The inputs of an environment: the locks, the interpreter and, in the tree, the package and its path."""
+    """Return a hash of the lock files, the interpreter and, for .venv, of pyproject.toml and the path."""
     parts = [(LOCKS / f"{item}.txt").read_bytes() for item in (name, "build", "installer")]
     parts.append(sys.version.encode())
     if name in IN_TREE:
@@ -85,13 +85,13 @@ def fingerprint(name: str) -> str:
 
 
 def cache() -> Path:
-    """Where environments that are shared between clones live."""
+    """Return the folder of the environments that clones share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
 def _build(folder: Path, name: str) -> None:
     start = time.monotonic()
-    _say(f"making {folder} from requirements/{name}.txt ...")
+    _say(f"creating {folder} from requirements/{name}.txt ...")
     python = folder / "bin" / "python"
     if not _is_this_python(python):
         venv.create(folder, with_pip=False, clear=True, symlinks=True)
@@ -108,14 +108,14 @@ def _build(folder: Path, name: str) -> None:
     if name in IN_TREE:
         install(["-r", LOCKS / "build.txt"])
         install(["--no-deps", "--no-build-isolation", "--editable", ROOT], hashes=False)
-    _say(f"... made in {time.monotonic() - start:.0f} s")
+    _say(f"... created in {time.monotonic() - start:.0f} s")
 
 
 _PIP = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes"]
 
 
 def _pip(python: Path) -> list:
-    """How to call pip for an environment: this Python's own if it has one, because putting one into the environment is slow."""
+    """Return a pip command for an environment. This Python's own pip is preferred, because installing another is slow."""
     for command in ([sys.executable, "-m", "pip", "--python", python], [python, "-m", "pip"]):
         if _try([*command, "--version"], quiet=True):
             return command
@@ -124,7 +124,7 @@ def _pip(python: Path) -> list:
 
 
 def _is_this_python(python: Path) -> bool:
-    """Whether an environment is there and has the same Python as the one that runs this."""
+    """Return whether an environment exists and has the same Python version as the current interpreter."""
     if not python.exists():
         return False
     output = subprocess.run([python, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
@@ -144,14 +144,14 @@ def _run(command: list) -> None:
 
 
 def ensure_programs() -> None:
-    """Install what the tests need beside Python, where that is possible; the tests say so when something is missing."""
+    """Install the programs that the tests need, if possible; tests without their program fail with a message."""
     expected = {"pgbouncer": "pgbouncer"}
     if sys.version_info >= (3, 13) or sys.platform != "linux":
-        expected["redis"] = "redis-server"  # elsewhere a Python package brings it
-    beside = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    left_out = os.environ.get("HOLDFAST_WITHOUT", "").split(",")
+        expected["redis"] = "redis-server"  # elsewhere a Python package provides it
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    excluded = os.environ.get("HOLDFAST_WITHOUT", "").split(",")
     for name, program in expected.items():
-        if name in left_out or shutil.which(program, path=beside):
+        if name in excluded or shutil.which(program, path=path):
             continue
         if not _install_program(program):
             _say(f"{program} is missing; its tests will fail unless HOLDFAST_WITHOUT={name} is set")
@@ -161,11 +161,11 @@ def _install_program(program: str) -> bool:
     if not shutil.which("apt-get") or os.geteuid() != 0:
         return False
     _say(f"installing {program} with apt-get ...")
-    # The runlevel keeps the package from starting a service of its own.
-    surroundings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    # The runlevel keeps the package from starting its service.
+    variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     install = ["apt-get", "install", "--yes", "--no-install-recommends", "-qq", program]
     for command in (install, ["apt-get", "update", "-qq"], install):
-        completed = subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        completed = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if completed.returncode == 0 and command is install:
             return True
     return False

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerate requirements/*.txt. Pinned, hashed, for every platform and Python 3.11 to 3.14; no index and no path in them.
+# Regenerate requirements/*.txt. They are pinned and hashed for every platform and Python 3.11 to 3.14, and contain no index URL and no path.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,16 +13,16 @@ lock() {
 
 lock installer requirements/installer.in "$@"
 lock build requirements/build.in "$@"
-# What the image is made of: everything that an option of the server needs.
+# The image: every package that an option of the server needs.
 lock run pyproject.toml --extra server --extra postgres --extra packs --extra erasure --extra encryption "$@"
-# The same versions everywhere: the tested and measured versions are those that run.
+# Constrained by run.txt, so that tests and benchmarks use the versions of the image.
 lock test pyproject.toml requirements/test.in --extra all --constraint requirements/run.txt "$@"
 lock bench pyproject.toml requirements/bench.in --extra all --constraint requirements/run.txt "$@"
 lock bench-adk requirements/bench-adk.in "$@"
 lock bench-dbos requirements/bench-dbos.in "$@"
-# A framework that wants older versions of what we use gets them: no constraint.
+# Not constrained, because a framework may need older versions.
 lock langgraph pyproject.toml requirements/langgraph.in --extra server --extra postgres "$@"
-# The oldest releases that an extra allows, where they differ from the newest: <name>-oldest.
+# <name>-oldest: the oldest releases that an extra allows, if they differ from the newest.
 lock langgraph-oldest pyproject.toml requirements/langgraph-oldest.in --extra langgraph --extra server --extra postgres "$@"
 lock crewai pyproject.toml requirements/crewai.in --extra postgres "$@"
 lock crewai-oldest pyproject.toml requirements/crewai-oldest.in --extra postgres "$@"

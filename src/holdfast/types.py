@@ -60,7 +60,8 @@ from .stores.registry.tool_servers import AsyncToolServers, ServerTool, ToolServ
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
-from .stores.workspace.snapshots import AsyncSnapshots, Snapshot, Snapshots, SnapshotUsage, TreePage
+from .stores.workspace.snapshot_rows import Snapshot, SnapshotUsage, TreePage
+from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .trees.entries import ContentPiece, Tree, TreeEntry
 from .trees.restore import RestoreResult
 from .trees.walk import SkippedEntry

@@ -102,8 +102,9 @@ def test_any_input_is_decoded_as_json_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", ['["\\ud800", NaN]', '["\\ud800", Infinity]', '["\\ud800"', '{"a": "\\ud800"} x'])
 def test_json_with_a_lone_surrogate_is_otherwise_checked(data: str) -> None:
-    with pytest.raises(InvalidInput, match="not JSON"):
+    with raises(InvalidInput, field="the body") as refused:
         decode(data, ANY)
+    assert not isinstance(refused.value.__context__, msgspec.ValidationError)
 
 
 def test_a_lone_surrogate_can_be_decoded_into_a_struct() -> None:
@@ -112,8 +113,9 @@ def test_a_lone_surrogate_can_be_decoded_into_a_struct() -> None:
 
     decoder = msgspec.json.Decoder(Body)
     assert decode(b'{"text": "a\\udfffb"}', decoder) == Body("a\udfffb")
-    with pytest.raises(InvalidInput, match="is invalid"):
+    with raises(InvalidInput, field="the body") as refused:
         decode(b'{"text": 7, "other": "\\udfff"}', decoder)
+    assert isinstance(refused.value.__context__, msgspec.ValidationError)
 
 
 def test_only_sent_fields_are_passed_on() -> None:
@@ -128,7 +130,7 @@ def test_only_sent_fields_are_passed_on() -> None:
     "value", ["2030-01-31", "2030-01-31T12:00:00", "soon", 7, None, True, ["2030-01-31T12:00:00Z"]]
 )
 def test_a_time_without_a_time_zone_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidInput, match="2030-01-31T12:00:00Z"):
+    with raises(InvalidInput, field="time"):
         parse_time(value)
 
 

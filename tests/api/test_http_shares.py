@@ -229,8 +229,10 @@ def test_a_server_without_free_file_descriptors_is_not_ready() -> None:
     os.close(probe)
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 1, hard))
     try:
-        with pytest.raises(Unavailable, match="no file descriptors are free"):
+        with pytest.raises(Unavailable) as refused:
             file_descriptors.check_free()
+        assert isinstance(refused.value.__cause__, OSError)
+        assert refused.value.__cause__.errno == errno.EMFILE
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert answer(OSError(errno.EMFILE, "Too many open files"), ServerLimits()).status_code == 503

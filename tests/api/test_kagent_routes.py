@@ -18,6 +18,7 @@ from holdfast.core.crypto import VARIABLE
 from holdfast.errors import InvalidInput
 from tests.api.in_process import running
 from tests.api.kagent import Kagent, bad, good
+from tests.errors import raises
 
 FILLED = {
     "session_id": "s",
@@ -125,7 +126,7 @@ async def _recorded(kagent: Kagent) -> list[Any]:
 
 def test_an_invalid_encryption_key_prevents_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "short")
-    with pytest.raises(InvalidInput, match=VARIABLE):
+    with raises(InvalidInput, field=VARIABLE):
         asyncio.run(running(encryption_key=None).__aenter__())
 
 

@@ -58,9 +58,10 @@ def test_an_ipv6_address_is_printed_in_brackets() -> None:
 def test_a_port_in_use_is_named_and_can_be_bound_after_its_release() -> None:
     with bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with pytest.raises(Unavailable, match=rf"port {port} on 127.0.0.1 is in use: .* --port") as caught:
+        with pytest.raises(Unavailable, match=rf"{port} .*127\.0\.0\.1.* --port") as caught:
             bind("127.0.0.1", port)
         assert isinstance(caught.value.__cause__, OSError)
+        assert caught.value.__cause__.errno == errno.EADDRINUSE
     bind("127.0.0.1", port).close()
 
 
@@ -80,8 +81,10 @@ def test_the_reason_why_a_port_cannot_be_bound_is_named(number: int, says: str) 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "224.0.0.1"])
 def test_an_address_that_other_machines_can_reach_is_refused_with_alternatives(host: str) -> None:
-    with pytest.raises(InvalidInput, match=r"--host 127\.0\.0\.1, or add --allow-remote"):
+    with raises(InvalidInput, field="host") as refused:
         bind(host, 0)
+    assert "--host 127.0.0.1" in str(refused.value)
+    assert "--allow-remote" in str(refused.value)
 
 
 def test_an_address_that_other_machines_can_reach_is_bound_with_allow_remote() -> None:
@@ -90,8 +93,10 @@ def test_an_address_that_other_machines_can_reach_is_bound_with_allow_remote() -
 
 
 def test_an_address_of_another_machine_cannot_be_bound() -> None:
-    with pytest.raises(Unavailable, match=r"cannot listen on 192\.0\.2\.1 port"):
+    with pytest.raises(Unavailable, match=r"192\.0\.2\.1") as caught:
         bind("192.0.2.1", 0, allow_remote=True)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EADDRNOTAVAIL
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 300, ".", "\udc80"])

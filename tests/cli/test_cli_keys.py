@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast
 from holdfast.cli.commands import root
 from holdfast.errors import Forbidden
+from tests.errors import raises
 
 KEY = re.compile(r"hf_[0-9a-f]{48}")
 
@@ -60,7 +61,7 @@ def test_a_revoked_key_is_rejected(database: str) -> None:
     assert (made["kept"]["tenant"], made["kept"]["scopes"]) == ("", ["read", "write"])
     result = run("keys", "revoke", "--database", database, "--id", made["kept"]["id"])
     assert "is revoked" in result.output
-    with Holdfast(database) as hf, pytest.raises(Forbidden, match="revoked"):
+    with Holdfast(database) as hf, raises(Forbidden, reason="revoked"):
         hf.api_keys.verify(made["key"])
     assert "revoked" in run("keys", "list", "--database", database).output
     assert json.loads(run("keys", "list", "--database", database, "--tenant", "acme", "--json").output) == {"keys": []}

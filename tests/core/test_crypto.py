@@ -59,7 +59,7 @@ def test_a_value_does_not_decrypt_in_another_context(plain: str, context: list[s
 def test_a_value_cannot_be_moved_to_another_row_or_column(part: int) -> None:
     moved = [*CONTEXT]
     moved[part] += "-2"
-    with pytest.raises(DecryptionFailed, match="copied from another row or column"):
+    with pytest.raises(DecryptionFailed, match="encryption_key"):
         RING.decrypt(RING.encrypt(Secret(PLAIN), CONTEXT), moved)
 
 
@@ -144,7 +144,7 @@ def test_another_key_decrypts_nothing_and_the_error_names_the_keys() -> None:
         KeyRing(OTHER).decrypt(encrypted, CONTEXT)
     assert RING.key_ids[0] in str(caught.value)
     assert KeyRing(OTHER).key_ids[0] in str(caught.value)
-    with pytest.raises(DecryptionFailed, match=f"{VARIABLE} is not set"):
+    with pytest.raises(DecryptionFailed, match=VARIABLE):
         KeyRing().decrypt(encrypted, CONTEXT)
 
 

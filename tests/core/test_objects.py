@@ -53,7 +53,7 @@ def test_one_damaged_body_among_several_is_detected(at: int, column: str) -> Non
 
 def test_swapped_bodies_are_detected() -> None:
     one, other = objects.pack(TEXT), objects.pack(TEXT[::-1])
-    with pytest.raises(Corrupt, match="another digest"):
+    with pytest.raises(Corrupt, match=f"{one.digest.hex()}|{other.digest.hex()}"):
         objects.unpack_all([(one.digest, other.codec, other.body), (other.digest, one.codec, one.body)])
 
 
@@ -104,7 +104,7 @@ def test_a_frame_that_claims_to_be_huge_is_rejected_before_it_is_unpacked() -> N
     bomb = zstandard.ZstdCompressor().compress(bytes(objects.MAX_UNPACKED + 1))
     assert len(bomb) < 10_000
     bomb += zlib.crc32(bomb).to_bytes(4, "big")
-    with pytest.raises(Corrupt, match="claims"):
+    with pytest.raises(Corrupt, match=f"{objects.MAX_UNPACKED + 1:,}"):
         objects.unpack(b"\x00" * 32, objects.ZSTD, bomb)
 
 
@@ -227,5 +227,5 @@ def test_bytes_that_are_not_compressed_data_are_corrupt(codec: int, stored: byte
 
 def test_a_body_under_the_digest_of_another_is_corrupt() -> None:
     one, other = objects.pack(b"one"), objects.pack(b"other")
-    with pytest.raises(Corrupt, match=f"the stored object {one.digest.hex()} is damaged"):
+    with pytest.raises(Corrupt, match=one.digest.hex()):
         objects.unpack(one.digest, other.codec, other.body)

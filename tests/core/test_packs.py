@@ -38,7 +38,7 @@ def test_a_pack_is_written_read_listed_and_removed(tmp_path: Path, blocking: boo
         b"0123456789",
     ]
     assert run(blocking, storage.read("absent", [], blocking=blocking)) == []
-    with pytest.raises(Corrupt, match="the pack t/1 is damaged: it ends too early"):
+    with pytest.raises(Corrupt, match="t/1"):
         run(blocking, storage.read("t/1", [(8, 3)], blocking=blocking))
     with raises(NotFound, noun="pack", key="absent"):
         run(blocking, storage.read("absent", [(0, 1)], blocking=blocking))

@@ -80,7 +80,7 @@ def test_times_are_microseconds_above_and_native_below() -> None:
 
 
 def test_a_file_contains_named_queries() -> None:
-    parsed = parse("-- name: one\n-- What it is for.\nSELECT 1;\n\n-- name: two\nSELECT :a;\n")
+    parsed = parse("-- name: one\n-- Its purpose.\nSELECT 1;\n\n-- name: two\nSELECT :a;\n")
     assert [*parsed] == ["one", "two"]
     assert parsed["one"].statement(SQLITE).sql == "SELECT 1"
     assert parsed["two"].statement(POSTGRES).sql == "SELECT $1"
@@ -103,7 +103,7 @@ def test_a_query_defined_twice_is_an_error(second: str) -> None:
 
 def test_queries_share_a_part() -> None:
     parsed = parse(
-        "-- part: head\n-- What it is for.\nWITH a AS (SELECT :x)\n\n"
+        "-- part: head\n-- Its purpose.\nWITH a AS (SELECT :x)\n\n"
         "-- name: one\n/*part head*/\nSELECT 1;\n\n-- name: two @sqlite\n/*part head*/ SELECT :y;\n"
     )
     assert sorted(parsed) == ["one", "two"]

@@ -72,8 +72,8 @@ def untouchable(messages: Sequence[Message], policy: CompactionPolicy) -> set[st
 
 
 def pairs(messages: Sequence[Message]) -> list[tuple[int, int | None]]:
-    """Each call with each of its results, or with nothing, by their numbers; a result goes to the nearest call without one, or
-    else to the nearest."""
+    """Return pairs of indexes of calls and results. A result belongs to the nearest call without a result, or else to the nearest
+    call; a call without a result is paired with ``None``."""
     calls: list[tuple[int, str]] = []
     found_pairs: list[tuple[tuple[int, str], int]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Runs, leases and tool calls in plain Python: dictionaries, and nothing that could be torn or raced.
+"""Runs, leases and tool calls in plain Python: dictionaries, without transactions or concurrency.
 
 It knows one tenant and sessions that are never deleted. Every method does what the method of the same name promises, as slowly
 and as plainly as possible, and raises the same kind of error. Nothing is shared with the stores but the types of rows.
@@ -24,13 +24,13 @@ AFTER_A_CRASH = {"idempotent": "run", "at_most_once": "report", "ask": "ask"}
 
 
 class RunModel:
-    """What the engines must do, without a database."""
+    """A model of the required behavior, without a database."""
 
     def __init__(self, clock: FixedClock, limits: Limits) -> None:
         self.clock, self.limits = clock, limits
         self.runs: dict[str, Run] = {}
         self.look: dict[str, tuple[str, datetime]] = {}
-        """When a run is to be looked at: at any time if it is ``ready``, otherwise from a moment on."""
+        """When a worker may claim a run: at any time if it is ``ready``, otherwise from a given time on."""
         self.steps: dict[str, list[tuple[Any, Step, list[Any]]]] = {}
         self.calls: dict[str, dict[str, ToolCall]] = {}
         self.log: dict[str, list[Any]] = {}
@@ -253,7 +253,7 @@ class RunModel:
             raise Conflict
         return self._put(replace(call, status=status, pause_until=None, error=None, finished_at=self.now))  # type: ignore[arg-type]
 
-    # What they are made of
+    # Helpers
 
     def _run(self, run_id: str) -> Run:
         if run_id not in self.runs:
@@ -283,7 +283,7 @@ class RunModel:
         return self.now + timedelta(milliseconds=run.lease_ms)
 
     def _keep(self, run: Run) -> Run:
-        """Store a run and when to look at it."""
+        """Store a run and the time from which it can be claimed."""
         self.runs[run.id] = run
         self.look.pop(run.id, None)
         if run.status == "pending":
@@ -338,7 +338,7 @@ class RunModel:
         return self._keep(replace(taken, epoch=run.epoch + 1, lease_until=self._until(taken)))
 
     def _gone(self, run: Run) -> bool:
-        """Whether the holder of a run is gone for sure; who asks also notes what it saw."""
+        """Return whether the holder's lease has expired for certain; also record the observation."""
         assert run.lease_until is not None
         lasts = timedelta(milliseconds=run.lease_ms)
         grace = timedelta(microseconds=run.lease_ms * 1_000 // 2)
@@ -383,7 +383,7 @@ class RunModel:
 
 
 def _left(run: Run, status: str, **how: Any) -> Run:
-    """A run in another status: nothing of the lease, the pause or the end before is left."""
+    """Return a run in another status, without the fields of its lease, its pause or its end."""
     nothing: dict[str, Any] = {
         "holder": "", "lease_ms": 0, "lease_until": None, "doubted_at": None, "pause_until": None, "stop_reason": None,
         "error": None, "finished_at": None,

@@ -1,4 +1,4 @@
-"""The same call on the model, on SQLite and on PostgreSQL, and the comparison of what they say."""
+"""Make the same call on the model, on SQLite and on PostgreSQL, and compare the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.models.model import Model
 
 
 class StepIds:
-    """Ids that follow from the number of the step, so that a call that drew one more cannot shift all that come after."""
+    """Ids derived from the number of the step, so that an additional id in one call does not change the ids of later calls."""
 
     def __init__(self) -> None:
         self.begin(0)
@@ -25,18 +25,18 @@ class StepIds:
         self._source = SeededIds(step, start_ms=1_700_000_000_000 + 1_000 * step)
 
     def new(self) -> str:
-        """The next id of the step."""
+        """Return the next id of the step."""
         return self._source.new()
 
 
 class Cursor(Struct, frozen=True):
-    """Where a page ended: each side has a cursor of its own."""
+    """The end of a page, with a separate cursor for each side."""
 
     of: tuple[Any, ...]
 
 
 class Sides:
-    """Three stores that must not be told apart."""
+    """Three implementations that must return the same results."""
 
     def __init__(self, limits: Limits, *urls: str) -> None:
         self.clock, self.step, self.differed = FixedClock(), 0, False
@@ -50,12 +50,12 @@ class Sides:
         self._sides = [self._model, *self._opened]
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close both handles."""
         for each in self._opened:
             each.close()
 
     def call(self, tenant: str | None, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Make a call on every side, compare, and return what the model said; its errors are returned, not raised."""
+        """Make a call on every side, compare the results, and return the model's result or error."""
         self.step += 1
         self.differed = True
         outcomes = [self._one(number, tenant, name, args, kwargs) for number in range(len(self._sides))]
@@ -86,9 +86,9 @@ class Sides:
 
 
 def shape(value: Any) -> Any:
-    """An answer as plain data: rows by their fields, errors by their type, a page with whether there is more."""
+    """Return a result as plain data: rows as their fields, errors as their type, a page with whether another one follows."""
     if isinstance(value, InvalidInput):
-        return {"error": "InvalidInput"}  # of several faults in one call, the model may name another one first
+        return {"error": "InvalidInput"}  # if several arguments are invalid, the model may report another one first
     if isinstance(value, Exception):
         return {"error": type(value).__name__}
     if isinstance(value, Page):

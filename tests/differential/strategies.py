@@ -1,4 +1,4 @@
-"""Hypothesis strategies of the state machine: few keys, so that calls interact, and values that have broken stores before."""
+"""Hypothesis strategies of the state machine: few keys, so that calls interact, and values that are prone to errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any history of saves, deletions and restores: the store and a plain model of it, beside each other."""
+"""A2A tasks compared with a plain model over random histories of saves, deletions and restores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ tasks = st.fixed_dictionaries(
 
 
 @given(tasks)
-def test_what_is_taken_apart_is_put_together_as_it_was(task: dict[str, Any]) -> None:
+def test_a_task_is_reassembled_unchanged_from_its_parts(task: dict[str, Any]) -> None:
     frame, elements = split_task(task)
     ordered = [(*place, json.loads(json.dumps(body))) for place, body in sorted(elements.items())]
     assert json.dumps(join_task(frame, ordered)) == json.dumps(task)
@@ -46,7 +46,7 @@ def test_what_is_taken_apart_is_put_together_as_it_was(task: dict[str, Any]) -> 
 
 
 class Model:
-    """What the store promises, in a few lists."""
+    """The model of the store."""
 
     def __init__(self) -> None:
         self.live: dict[str, dict[str, Any]] = {}
@@ -74,7 +74,7 @@ class Model:
 
 
 def done(store: Any, name: str, id: str, task: dict[str, Any]) -> Any:
-    """What the store says to a call."""
+    """Return the result of a call, or its error."""
     try:
         answer = getattr(store, name)(id, *([task] if name == "save" else []))
     except (NotFound, Conflict) as error:
@@ -87,7 +87,7 @@ calls = st.tuples(st.sampled_from(["save", "save", "save", "delete", "restore", 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(calls, max_size=14))
-def test_any_history_leaves_what_the_model_leaves(history: list[tuple[str, str, dict[str, Any]]]) -> None:
+def test_random_histories_leave_the_same_tasks_as_the_model(history: list[tuple[str, str, dict[str, Any]]]) -> None:
     with Holdfast(":memory:") as hf:
         tenant: TenantHandle = hf.tenant("acme")
         model = Model()

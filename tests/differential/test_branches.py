@@ -1,4 +1,4 @@
-"""A tree of lists, SQLite and PostgreSQL: whatever is forked, rewound and switched, nobody can tell them apart."""
+"""Branches on SQLite and on PostgreSQL, compared with a model of lists over random forks, rewinds and switches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = Limits(name_bytes=20, batch_rows=6, page_rows=20, list_rows=40)
 NUMBER = st.integers(0, 10_000)
 TENANT = "acme"
 ANSWERED: Counter[str] = Counter()
-"""How often each method was answered, and not refused."""
+"""How often each method succeeded."""
 
 small = st.integers(0, 12)
 odd = st.sampled_from([-1, True, "1", 2**40, 2**70, None])
@@ -39,7 +39,7 @@ filters = st.lists(
 
 
 class Machine(RuleBasedStateMachine):
-    """Two sessions, so that one can be taken for the other, and few messages, so that branches meet."""
+    """Two sessions, so that they can be confused, and few messages, so that branches share them."""
 
     def __init__(self, *urls: str) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, which=NUMBER)
     def append_again(self, number: int, which: int) -> None:
-        """What somebody repeats who did not hear the answer, wherever the session is by now."""
+        """Repeat a call whose response was lost, whatever branch the session shows by now."""
         there = self.call("messages.get", self.some_message(which))
         if isinstance(there, Message):
             what = {"role": there.role, "content": there.content, "metadata": there.metadata, "id": there.id}
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER)
     def next_page(self, number: int) -> None:
-        """Perhaps on another branch than the page before."""
+        """Read the next page, possibly on another branch than the previous page."""
         if self.cursors:
             session, how, cursor = self.cursors[-1 - number % min(len(self.cursors), 4)]
             self.call("messages.list", session, cursor=cursor, **how)
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
         return self.messages[-1 - number % min(len(self.messages), 15)]
 
     def everything(self) -> None:
-        """At the end, every branch of every session, from both ends, after going back in it and coming back."""
+        """Compare every branch of every session in both directions, after a rewind and its redo."""
         for session in self.sessions:
             self.call("sessions.restore", session)
             there = self.call("messages.last", session, 3)
@@ -222,7 +222,7 @@ def _run(url: str, **effort: int) -> None:
 
 
 @pytest.mark.leg("model, sqlite and postgres together")
-def test_nobody_can_tell_a_tree_of_lists_sqlite_and_postgres_apart(postgres_url: str) -> None:
+def test_branches_on_both_engines_equal_the_model(postgres_url: str) -> None:
     _run(postgres_url, max_examples=25, stateful_step_count=40)
     methods = [f"branches.{name}" for name in dir(Branches) if not name.startswith("_")]
     seldom = [method for method in [*methods, "messages.append", "messages.update"] if ANSWERED[method] < 5]
@@ -232,7 +232,7 @@ def test_nobody_can_tell_a_tree_of_lists_sqlite_and_postgres_apart(postgres_url:
 @pytest.mark.soak
 @pytest.mark.leg("model, sqlite and postgres together")
 @pytest.mark.timeout(7_200)
-def test_nobody_can_tell_them_apart_for_a_long_time(postgres_url: str) -> None:
+def test_branches_on_both_engines_equal_the_model_for_a_long_time(postgres_url: str) -> None:
     _run(postgres_url, max_examples=2_000, stateful_step_count=100)
 
 
@@ -241,8 +241,8 @@ WALKS = [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in ran
 
 @pytest.mark.leg("model, sqlite and postgres together")
 @pytest.mark.parametrize("seed", WALKS)
-def test_a_long_walk_through_many_branches(postgres_url: str, seed: int) -> None:
-    """Deeper than the machine goes: dozens of branches, forks of forks of forks."""
+def test_many_nested_branches_equal_the_model(postgres_url: str, seed: int) -> None:
+    """Compare dozens of nested branches, more than the state machine creates."""
     random = Random(seed)
     sides = Sides(Limits(), ":memory:", postgres_url)
     try:

@@ -1,4 +1,4 @@
-"""Pending messages, contacts and feedback in plain Python, on SQLite and on PostgreSQL: nobody can tell them apart."""
+"""Pending messages, contacts and feedback on SQLite and on PostgreSQL, compared with a model in plain Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMITS = Limits(
 NUMBER = st.integers(0, 10_000)
 TENANTS = st.sampled_from(["acme", "acme", "acme", "zenith"])
 ANSWERED: Counter[str] = Counter()
-"""How often each method was answered, and not refused."""
+"""How often each method succeeded."""
 
 rooms = st.one_of(
     st.sampled_from([("telegram", "-100"), ("telegram", "-1001"), ("discord", "-100")]),
@@ -43,7 +43,7 @@ limits = st.one_of(st.none(), st.integers(1, 3), st.sampled_from([0, 6, 7]))
 
 
 class Machine(RuleBasedStateMachine):
-    """Few rooms, few people and few messages, so that calls meet."""
+    """Few groups, contacts and messages, so that calls concern the same rows."""
 
     def __init__(self, *urls: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         return answer
 
     def id(self, kind: type, number: int) -> str:
-        """Mostly something that is there, the newest more often than the rest."""
+        """Return usually an existing item, more often a recent one."""
         known = self.seen[kind][-8:]
         return known[number % len(known)] if known else uuid_of(number)
 
@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
     def lose_messages(self, number: int, which: list[int]) -> None:
         chosen = [self.id(Message, each) for each in which]
         self.call("acme", "messages.delete", self.sessions[number % 2], chosen)
-        for each in chosen:  # and another one by the same name, of which nothing was said
+        for each in chosen:  # and another one with the same name that was not chosen
             self.call("acme", "messages.append", self.sessions[0], role="user", content="again", id=each)
 
     @rule(tenant=TENANTS, number=NUMBER, user=users, id=ids, is_positive=given.flags, text=given.small_text,
@@ -248,7 +248,7 @@ class Machine(RuleBasedStateMachine):
         self.call(None, "tenants.list")
 
     def everything(self) -> None:
-        """At the end, all that there is."""
+        """Compare all rows at the end."""
         for tenant in ("acme", "zenith"):
             groups = self.call(tenant, "pending_messages.list_groups", limit=6)
             for group in groups:
@@ -276,7 +276,7 @@ def _run(url: str, **effort: int) -> None:
 
 
 @pytest.mark.leg("model, sqlite and postgres together")
-def test_nobody_can_tell_channels_apart(postgres_url: str) -> None:
+def test_channels_on_both_engines_equal_the_model(postgres_url: str) -> None:
     _run(postgres_url, max_examples=35, stateful_step_count=40)
     stores = {"pending_messages": PendingMessages, "contacts": Contacts, "feedback": FeedbackStore}
     methods = [f"{path}.{name}" for path, store in stores.items() for name in dir(store) if not name.startswith("_")]
@@ -287,5 +287,5 @@ def test_nobody_can_tell_channels_apart(postgres_url: str) -> None:
 @pytest.mark.soak
 @pytest.mark.leg("model, sqlite and postgres together")
 @pytest.mark.timeout(7_200)
-def test_nobody_can_tell_channels_apart_for_a_long_time(postgres_url: str) -> None:
+def test_channels_on_both_engines_equal_the_model_for_a_long_time(postgres_url: str) -> None:
     _run(postgres_url, max_examples=1_500, stateful_step_count=80)

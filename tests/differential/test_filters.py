@@ -1,4 +1,4 @@
-"""The filter language against its oracle: many filters over many documents, on both engines."""
+"""The filter language on both engines, compared with an oracle over many filters and documents."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OPERATORS = ("eq", "ne", "lt", "le", "gt", "ge", "contains")
 
 
 class Maker:
-    """Documents and filters from a seed; the values are few enough to meet."""
+    """Generates documents and filters from a seed, with few values, so that filters match."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -123,21 +123,21 @@ def holdfast(request: pytest.FixtureRequest) -> Any:
         yield hf
 
 
-def test_metadata_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
+def test_metadata_filters_match_the_same_rows_as_the_oracle(holdfast: Holdfast) -> None:
     compared = sum(_compare_metadata(holdfast, seed=seed, documents=DOCUMENTS, filters=FILTERS) for seed in range(4))
     assert compared >= 100_000
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_metadata_filters_answer_as_the_oracle_does_for_a_long_time(holdfast: Holdfast) -> None:
+def test_metadata_filters_match_the_same_rows_as_the_oracle_for_a_long_time(holdfast: Holdfast) -> None:
     first = int.from_bytes(os.urandom(4))
     for seed in range(first, first + 60):
         _compare_metadata(holdfast, seed=seed, documents=400, filters=1_000)
 
 
 def _compare_metadata(holdfast: Holdfast, *, seed: int, documents: int, filters: int) -> int:
-    """How many times a filter met a document."""
+    """Return how many documents the filters matched."""
     make, tenant = Maker(seed), holdfast.tenant(f"tenant {seed}")
     sessions = [tenant.sessions.create(metadata=make.document()) for _ in range(documents)]
     compared = hits = 0
@@ -160,7 +160,7 @@ def _compare_metadata(holdfast: Holdfast, *, seed: int, documents: int, filters:
     return compared
 
 
-def test_column_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
+def test_column_filters_match_the_same_rows_as_the_oracle(holdfast: Holdfast) -> None:
     make, tenant = Maker(2), holdfast.tenant("columns")
     clock = holdfast._setting.clock
     assert isinstance(clock, FixedClock)
@@ -172,7 +172,7 @@ def test_column_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
     _compare_columns(make, [*tenant.sessions.list()], SESSION_COLUMNS, lambda where: tenant.sessions.list(where=where))
 
 
-def test_message_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
+def test_message_filters_match_the_same_rows_as_the_oracle(holdfast: Holdfast) -> None:
     make, tenant = Maker(3), holdfast.tenant("messages")
     session = tenant.sessions.create()
     for number in range(80):
@@ -191,8 +191,8 @@ def test_message_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
     _compare_columns(make, rows, MESSAGE_COLUMNS, lambda where: tenant.messages.list(session.id, where=where))
 
 
-def test_content_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
-    """Any part of any stored content is looked for, as it is, made smaller, and made wrong."""
+def test_content_filters_match_the_same_rows_as_the_oracle(holdfast: Holdfast) -> None:
+    """Filter for parts of stored contents: unchanged, reduced, and altered."""
     make, tenant = Maker(5), holdfast.tenant("contents")
     session = tenant.sessions.create()
     for _ in range(120):
@@ -224,7 +224,7 @@ def test_content_filters_answer_as_the_oracle_does(holdfast: Holdfast) -> None:
 
 
 def _part(make: Maker, whole: Any) -> Any:
-    """Something that a value contains, or nearly."""
+    """Return a part of a value, or a part that is slightly altered."""
     chance = make.random.random()
     if chance < 0.05:
         return make.scalar()
@@ -259,7 +259,7 @@ def _compare_columns(make: Maker, rows: list[Any], columns: Any, listed: Any) ->
 
 
 def _column_filter(make: Maker, rows: list[Any], columns: Any) -> Filter:
-    """A filter on a column, mostly with a value that some row has."""
+    """Return a filter on a column, usually with the value of a row."""
     name = make.random.choice([each for each in columns if columns[each] != "json"])
     values = [getattr(make.random.choice(rows), name) for _ in range(3)]
     if make.random.randrange(8) == 0:
@@ -269,7 +269,7 @@ def _column_filter(make: Maker, rows: list[Any], columns: Any) -> Filter:
     return Filter(make.random.choice(OPERATORS), values[0], column=name)  # type: ignore[arg-type]
 
 
-def test_no_filter_however_strange_gets_an_error_out_of_the_database(holdfast: Holdfast) -> None:
+def test_no_filter_causes_a_database_error(holdfast: Holdfast) -> None:
     tenant = holdfast.tenant("injected")
     for text in INJECTIONS:
         tenant.sessions.create(metadata={text: text, "a": [text], "b": {"c": text}})

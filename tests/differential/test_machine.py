@@ -1,4 +1,4 @@
-"""One state machine drives the model, SQLite and PostgreSQL with the same calls; nobody may tell them apart."""
+"""Sessions and messages on SQLite and on PostgreSQL, compared with the model by a state machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TENANTS = ["acme", "zenith", "'; -- \x00\ud800\U0010f801"]
 
 
 NEW = ["new", "\ud800 new"]
-"""Names that become tenants only when somebody registers them."""
+"""Names that become tenants only by registration."""
 ELSEWHERE = {
     "sessions.buffered",
     "sessions.prune",
@@ -37,13 +37,13 @@ ELSEWHERE = {
     "messages.deleted",
     "messages.restore",
 }
-"""Methods that are compared in a test of their own, or by the contract, beside this one."""
+"""Methods that other tests compare."""
 ANSWERED: Counter[str] = Counter()
-"""How often each method was answered, and not refused."""
+"""How often each method succeeded."""
 
 
 class Machine(RuleBasedStateMachine):
-    """Tenants, sessions and messages, used in any order."""
+    """Calls of tenants, sessions and messages in random order."""
 
     def __init__(self, *urls: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         self.move_in()
 
     def move_in(self) -> None:
-        """Something to begin with, so that the first calls do not all find nothing."""
+        """Create some rows, so that the first calls find data."""
         for number, id in enumerate(given.IDS):
             tenant = TENANTS[number % 2]
             self.call(tenant, "sessions.create", id=id, key=f"k{number // 2}", metadata={"a": number, "b": "pro"})
@@ -87,11 +87,11 @@ class Machine(RuleBasedStateMachine):
         return answer
 
     def session(self, number: int) -> tuple[str, str]:
-        """Some session and its tenant; now and then nobody, or another's."""
+        """Return a session id and a tenant; sometimes the id is unknown or belongs to another tenant."""
         return self._some(self.sessions, number)
 
     def message(self, number: int) -> tuple[str, str]:
-        """Some message and its tenant."""
+        """Return a message id and a tenant."""
         return self._some(self.messages, number)
 
     @staticmethod
@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
         if stray == 16:
             return TENANTS[number % 3], id
         if stray == 15:
-            return tenant, uuid_of("nobody") if number % 2 else "not an id"
+            return tenant, uuid_of("unknown") if number % 2 else "not an id"
         return tenant, id
 
     @rule(seconds=st.sampled_from([0.000001, 1, 59, 61, -1, -3600, 86_400]))
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, session=NUMBER, again=given.flags)
     def append_again(self, number: int, session: int, again: bool) -> None:
-        """What is there already, as a caller does whose answer was lost: sometimes to the wrong session."""
+        """Append an existing message again, like a caller whose response was lost; sometimes to the wrong session."""
         tenant, id = self.message(number)
         there = self.call(tenant, "messages.get", id)
         if isinstance(there, Message):
@@ -257,12 +257,12 @@ class Machine(RuleBasedStateMachine):
         self.call(None, "tenants.list", limit=limit)
 
     def everything(self) -> None:
-        """At the end, all that there is; and what was deleted goes for good."""
+        """Compare all rows at the end, then purge the deleted ones."""
         for tenant in self.call(None, "tenants.list"):
             for deleted in (False, True):
                 for session in self.call(tenant.id, "sessions.list", deleted=deleted, limit=10):
                     messages = self.call(tenant.id, "messages.list", session.id, limit=10)
-                    if not deleted and messages:  # what chance may never have found something for
+                    if not deleted and messages:  # random calls may never have reached these methods
                         self.call(tenant.id, "messages.get", messages[0].id)
                         self.call(tenant.id, "messages.update", messages[0].id, metadata={"a": "changed"})
                         self.call(tenant.id, "messages.delete", session.id, [messages[-1].id])
@@ -291,7 +291,7 @@ def _empty(url: str) -> None:
 
 
 @pytest.mark.leg("model, sqlite and postgres together")
-def test_nobody_can_tell_the_model_sqlite_and_postgres_apart(postgres_url: str) -> None:
+def test_both_engines_equal_the_model(postgres_url: str) -> None:
     _run(postgres_url, ":memory:", max_examples=60, stateful_step_count=40)
     stores = {"sessions": Sessions, "messages": Messages, "tenants": Tenants}
     methods = [f"{path}.{name}" for path, store in stores.items() for name in dir(store) if not name.startswith("_")]
@@ -302,5 +302,5 @@ def test_nobody_can_tell_the_model_sqlite_and_postgres_apart(postgres_url: str) 
 @pytest.mark.soak
 @pytest.mark.leg("model, sqlite and postgres together")
 @pytest.mark.timeout(7_200)
-def test_nobody_can_tell_them_apart_for_a_long_time(postgres_url: str) -> None:
+def test_both_engines_equal_the_model_for_a_long_time(postgres_url: str) -> None:
     _run(postgres_url, ":memory:", max_examples=2_000, stateful_step_count=100)

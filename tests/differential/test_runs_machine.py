@@ -1,4 +1,4 @@
-"""One state machine drives runs on a plain model, on SQLite and on PostgreSQL with the same calls; nobody may tell them apart."""
+"""Runs, leases and tool calls on SQLite and on PostgreSQL, compared with a plain model by a state machine."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ WORDS = {
     **dict.fromkeys(("claim", "renew", "release"), "leases"),
     **dict.fromkeys(("intend", "pending", "snooze", "allow", "end"), "tool_calls"),
 }
-"""The words of the model, and the store each belongs to."""
+"""The methods of the model, with their stores."""
 ANSWERED: Counter[str] = Counter()
-"""How often each method was answered, and not refused."""
+"""How often each method succeeded."""
 
 
 class Side:
-    """One engine behind the words of the model."""
+    """An engine with the methods of the model."""
 
     def __init__(self, url: str, clock: FixedClock) -> None:
         pool = PoolOptions(min_connections=1, max_connections=2)
@@ -64,7 +64,7 @@ class Side:
 
 
 class Machine(RuleBasedStateMachine):
-    """Runs of one tenant, driven, stolen, paused and ended in any order."""
+    """Runs of one tenant that are claimed, taken over, paused and ended in random order."""
 
     def __init__(self, *urls: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.move_in()
 
     def move_in(self) -> None:
-        """Something to begin with, so that the first calls do not all find nothing."""
+        """Create some rows, so that the first calls find data."""
         for run in RUNS[:3]:
             self.call("start", SESSIONS[0], id=run, max_attempts=2)
         for safety in ("idempotent", "ask"):
@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         return expected
 
     def run_of(self, number: int) -> Run:
-        """Some run; mostly one that is held."""
+        """Return a run, usually one with a lease."""
         runs = sorted(self.model.runs.values(), key=lambda run: (run.status != "running", run.id))
         return runs[number % len(runs) if number % 3 == 0 else number % max(1, self.held())]
 
@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
         return sum(run.status == "running" for run in self.model.runs.values())
 
     def epoch_of(self, run: Run, number: int) -> int:
-        """Mostly the right one."""
+        """Return usually the current epoch."""
         return max(0, run.epoch + {7: -1, 8: 1}.get(number % 11, 0))
 
     @rule(seconds=st.sampled_from([0.0005, 0.001, 0.5, 1, 5, 15, 30, 59, 61, 3_600, -1, -30, -86_400]))
@@ -138,7 +138,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, ttl_ms=TTLS)
     def claim_one(self, number: int, ttl_ms: int) -> None:
-        run = uuid_of("nobody") if number % 13 == 12 else RUNS[number % len(RUNS)]
+        run = uuid_of("unknown") if number % 13 == 12 else RUNS[number % len(RUNS)]
         self.call("claim", "one", ttl_ms=ttl_ms, run_id=run)
 
     @rule(number=NUMBER, ttl_ms=st.none() | TTLS)
@@ -180,7 +180,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(change=st.sampled_from([None, None, "state", "epoch"]))
     def step_again(self, change: str | None) -> None:
-        """As a caller does whose answer was lost; or who is mistaken."""
+        """Repeat a call whose response was lost, or make it with wrong arguments."""
         if self.last is not None:
             changed = {} if change is None else {change: 99}
             self.call("step", **{**self.last, **changed})
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def finish_what_is_held(self) -> None:
-        """So that some runs come to a good end: by chance alone, few do."""
+        """Complete a run, because few do by chance."""
         held = [run for run in self.model.runs.values() if run.status == "running"]
         if held:
             self.call("finish", held[0].id, epoch=held[0].epoch, stop_reason="end_turn")
@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, reason=st.sampled_from([None, "enough"]))
     def cancel(self, number: int, reason: str | None) -> None:
-        if number % 3 == 0:  # otherwise there would soon be nothing left
+        if number % 3 == 0:  # rarely, so that rows remain
             self.call("cancel", RUNS[number % len(RUNS)], reason=reason)
 
     @rule(
@@ -228,7 +228,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER)
     def intend_again(self, number: int) -> None:
-        """What is there, as after a crash."""
+        """Load a run, as after a crash."""
         run = self.run_of(number)
         there = list(self.model.calls[run.id].values())
         if there:
@@ -238,7 +238,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, id=st.sampled_from(CALLS), what=st.sampled_from(["snooze", "allow", "cancelled", "discarded"]))
     def decide(self, number: int, id: str, what: str) -> None:
-        """About a call; mostly about one that is there and open."""
+        """Act on a tool call, usually on an open one."""
         run = self.run_of(number)
         there = [call for calls in self.model.calls.values() for call in calls.values() if call.step is None]
         if there and number % 4:
@@ -274,7 +274,7 @@ def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def told(answer: Any) -> Any:
-    """An answer in the words of the model."""
+    """Return a result in the format of the model."""
     if isinstance(answer, CommittedStep):
         answer = (answer.step, [(message.seq, message.content[0]["text"]) for message in answer.messages])
     if isinstance(answer, LoadedRun):
@@ -296,19 +296,19 @@ def _run(*urls: str, **effort: int) -> None:
     run_state_machine_as_test(machine, settings=bounds)
 
 
-def test_nobody_can_tell_runs_on_the_model_and_sqlite_apart() -> None:
+def test_runs_on_sqlite_equal_the_model() -> None:
     _run(max_examples=150, stateful_step_count=50)
     seldom = [name for name in WORDS if not ANSWERED[name]]
     assert not seldom, f"the machine proves nothing about {seldom}: {ANSWERED}"
 
 
 @pytest.mark.leg("model, sqlite and postgres together")
-def test_nobody_can_tell_runs_on_the_model_sqlite_and_postgres_apart(postgres_url: str) -> None:
+def test_runs_on_both_engines_equal_the_model(postgres_url: str) -> None:
     _run(postgres_url, max_examples=15, stateful_step_count=40)
 
 
 @pytest.mark.soak
 @pytest.mark.leg("model, sqlite and postgres together")
 @pytest.mark.timeout(7_200)
-def test_nobody_can_tell_runs_apart_for_a_long_time(postgres_url: str) -> None:
+def test_runs_on_both_engines_equal_the_model_for_a_long_time(postgres_url: str) -> None:
     _run(postgres_url, max_examples=1_500, stateful_step_count=100)

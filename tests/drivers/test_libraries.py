@@ -210,7 +210,7 @@ class TestStdlib:
             with pytest.raises(ReadOnly):
                 hf.tenant("acme").sessions.create(key="k")
 
-    def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+    def test_the_error_for_a_missing_folder_names_it(self, tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="no/such/folder"):
             Holdfast(str(tmp_path / "no/such/folder/a.db"), sqlite="stdlib")
 

@@ -1,4 +1,4 @@
-"""What cannot be joined is refused with words that say what to do; what breaks underneath becomes an error of ours."""
+"""Connections that cannot be joined are rejected with advice, and driver errors become errors of Holdfast."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def test_a_cursor_or_an_engine_is_not_a_connection(sqlite_path: str) -> None:
 
 
 @ALL
-def test_the_other_style_of_connection_is_refused_by_name(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
-    """A blocking connection in an asynchronous program, or the other way round."""
+def test_a_blocking_connection_in_asynchronous_code_is_rejected_and_vice_versa(
+    leg: Leg, open_stage: Callable[[Leg], Any]
+) -> None:
+    """Join a blocking connection in asynchronous code, and an asynchronous one in blocking code."""
 
     async def run() -> None:
         async with open_stage(leg) as stage:
@@ -94,7 +96,7 @@ def test_a_connection_to_the_other_engine_is_refused(
 
 
 @pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in ONE_OF_EACH])
-def test_a_database_without_our_schema_says_so(
+def test_a_database_without_the_schema_raises(
     leg: Leg, tmp_path: Path, postgres_server: Any, request: pytest.FixtureRequest
 ) -> None:
     bare = str(tmp_path / "bare.db") if leg.engine == "sqlite" else request.getfixturevalue("bare_postgres_url")
@@ -121,7 +123,7 @@ def test_a_database_without_our_schema_says_so(
 
 
 @ALL
-def test_a_closed_connection_is_an_error_of_ours(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_a_closed_connection_raises_a_holdfast_error(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             async with leg.connect(stage.url) as caller:
@@ -138,7 +140,7 @@ def test_a_closed_connection_is_an_error_of_ours(leg: Leg, open_stage: Callable[
     asyncio.run(run())
 
 
-def test_a_locked_database_is_unavailable_and_nothing_is_left_open(sqlite_path: str) -> None:
+def test_a_locked_database_raises_unavailable_and_leaves_no_transaction_open(sqlite_path: str) -> None:
     holder = sqlite3.connect(sqlite_path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with Holdfast(sqlite_path, sqlite="stdlib") as hf:
@@ -153,8 +155,8 @@ def test_a_locked_database_is_unavailable_and_nothing_is_left_open(sqlite_path: 
 
 
 @pytest.mark.parametrize("kind", ["sqlite3", "apsw", "aiosqlite"])
-def test_a_commit_that_fails_leaves_no_transaction_behind(kind: str, sqlite_path: str) -> None:
-    """With a rollback journal, a reader keeps a writer from committing. Left open, the transaction would swallow the rest."""
+def test_a_failed_commit_leaves_no_transaction_open(kind: str, sqlite_path: str) -> None:
+    """With a rollback journal, a reader blocks the commit. An open transaction would contain all later writes."""
     # Two copies of SQLite in one process do not see each other's locks, so the reader is of the writer's kind.
     reader: Any = apsw.Connection(sqlite_path) if kind == "apsw" else sqlite3.connect(sqlite_path, isolation_level=None)
     reader.execute("PRAGMA journal_mode = DELETE").fetchall()
@@ -194,7 +196,7 @@ def test_a_read_only_connection_can_read_and_not_write(sqlite_path: str) -> None
     caller.close()
 
 
-def test_a_connection_of_another_thread_is_refused_in_sqlite3s_own_words(sqlite_path: str) -> None:
+def test_a_connection_of_another_thread_is_rejected_with_the_message_of_sqlite3(sqlite_path: str) -> None:
     caller = sqlite3.connect(sqlite_path)
     caught: list[BaseException] = []
 
@@ -223,9 +225,9 @@ def test_aiosqlite_that_was_not_awaited_is_refused(sqlite_path: str) -> None:
 
 
 class TestSqlalchemy:
-    """Ways of holding SQLAlchemy wrong."""
+    """Invalid uses of SQLAlchemy."""
 
-    def test_a_session_bound_to_nothing_says_so(self) -> None:
+    def test_an_unbound_session_raises(self) -> None:
         with Holdfast(":memory:") as hf, Session() as session, raises(InvalidInput, field="bind"):
             hf.tenant("acme").join(session)
 
@@ -245,7 +247,7 @@ class TestSqlalchemy:
         with Holdfast(":memory:") as hf, raises(InvalidInput, field="dialect"):
             hf.tenant("acme").join(Session(bind=engine))  # type: ignore[arg-type]
 
-    def test_a_server_that_is_gone_is_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
+    def test_a_stopped_server_raises_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
         engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/no/such/folder.db")
         with Holdfast(sqlite_path, sqlite="stdlib") as hf, Session(engine) as session:
             with raises(Unavailable) as caught:
@@ -253,7 +255,7 @@ class TestSqlalchemy:
             assert isinstance(caught.value.__cause__, sqlalchemy.exc.OperationalError)
         engine.dispose()
 
-    def test_a_session_whose_transaction_failed_says_so(self, sqlite_path: str) -> None:
+    def test_a_session_with_a_failed_transaction_raises(self, sqlite_path: str) -> None:
         engine = sqlalchemy.create_engine(f"sqlite:///{sqlite_path}")
         with Holdfast(sqlite_path, sqlite="stdlib") as hf, Session(engine) as session:
             session.begin()
@@ -264,7 +266,7 @@ class TestSqlalchemy:
             assert hf.tenant("acme").sessions.count() == 0
         engine.dispose()
 
-    def test_an_unsupported_driver_underneath_is_named(self) -> None:
+    def test_the_error_for_an_unsupported_driver_of_sqlalchemy_names_it(self) -> None:
         class Odd:
             """A driver's connection of an unknown type."""
 
@@ -281,7 +283,7 @@ class TestSqlalchemy:
             assert "Odd" in str(caught.value)
         engine.dispose()
 
-    def test_async_session_bound_to_nothing_says_so(self) -> None:
+    def test_an_unbound_async_session_raises(self) -> None:
         async def run() -> None:
             async with AsyncHoldfast(":memory:") as hf, AsyncSession() as session:
                 with raises(InvalidInput, field="bind"):
@@ -306,7 +308,7 @@ def test_an_aborted_postgres_transaction_raises_failed_transaction(postgres_with
 def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
     name: str, open_stage: Callable[[Leg], Any]
 ) -> None:
-    """In it a statement is only queued, and its answer looks empty."""
+    """In pipeline mode, statements are only queued and their results appear empty."""
 
     async def run() -> None:
         async with open_stage(leg(name)) as stage:
@@ -330,9 +332,7 @@ def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
 
 
 @pytest.mark.parametrize("name", ["apsw", "sqlite3"])
-def test_a_transaction_that_read_before_another_process_wrote_must_begin_again(
-    name: str, open_stage: Callable[[Leg], Any]
-) -> None:
+def test_a_write_in_an_outdated_read_transaction_must_be_restarted(name: str, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg(name)) as stage:
             acme = stage.tenant("acme")
@@ -351,7 +351,7 @@ def test_a_transaction_that_read_before_another_process_wrote_must_begin_again(
 
 
 @pytest.mark.parametrize("name", ["psycopg", "asyncpg"])
-def test_a_transaction_that_has_failed_is_told_to_roll_back(name: str, open_stage: Callable[[Leg], Any]) -> None:
+def test_the_error_for_a_failed_transaction_advises_a_rollback(name: str, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg(name)) as stage:
             session = await done(stage.tenant("acme").sessions.create())

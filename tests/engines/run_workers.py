@@ -154,10 +154,12 @@ def judge(
         assert [call.step for call in calls] == [*range(1, STEPS + 1)]
         initial = [call for call in calls if call.status == "finished"]
         assert steps[-1].state == {"known": len(initial), "unknown": STEPS - len(initial)}
-        assert all(happened[f"{run.id} {call.id}"] == 1 for call in initial), "what is known to have happened has"
+        assert all(happened[f"{run.id} {call.id}"] == 1 for call in initial), (
+            "every finished call was executed exactly once"
+        )
         existing.update({(run.id, step.iteration): step.epoch for step in steps})
     for run_id, iteration, epoch in committed:
-        assert existing[run_id, iteration] == epoch, "a step that was acknowledged is another's"
+        assert existing[run_id, iteration] == epoch, "an acknowledged step has another epoch"
 
 
 def read_effects(file: Path) -> list[str]:

@@ -11,13 +11,13 @@ PATIENCE_S = 60
 
 
 def start_script(script: str, *arguments: str, warnings: str = "error") -> subprocess.Popen[str]:
-    """Start one; its output and errors are pipes."""
+    """Start a script with pipes for its output and errors."""
     command = [sys.executable, "-W", warnings, "-c", textwrap.dedent(script), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """Wait until it ends, as it must, without an error; what it printed."""
+    """Wait until the process exits successfully; return its output."""
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -30,7 +30,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def finish_all(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """``finish`` for several; none is left behind, whatever becomes of the others."""
+    """Finish several processes and return their outputs; kill all of them if one fails."""
     try:
         return [finish(process) for process in processes]
     finally:

@@ -144,7 +144,7 @@ def test_postgres_takes_primary_keys(bare_postgres_url: str) -> None:
         assert "seq >=" not in actual or "messages_pkey" in actual, actual
 
 
-def test_postgres_fetches_one_message_for_a_fork_however_many_there_are(postgres_url: str) -> None:
+def test_postgres_fetches_one_message_for_a_fork_of_any_size(postgres_url: str) -> None:
     with Holdfast(postgres_url) as hf, psycopg.connect(postgres_url) as raw:
         acme = hf.tenant("acme")
         id = filled(hf, MANY)

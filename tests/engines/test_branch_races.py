@@ -121,7 +121,7 @@ def test_a_log_after_a_branch_switch_and_back_is_not_mistaken_for_empty(
     assert read(one, id, switch) in WHOLE.values()
 
 
-def test_a_log_that_never_rests_says_so_instead_of_guessing(two: tuple[Holdfast, Holdfast]) -> None:
+def test_reading_a_log_that_constantly_switches_branches_raises_unavailable(two: tuple[Holdfast, Holdfast]) -> None:
     one, other = two
     acme = other.tenant("acme")
     id = branched(acme)

@@ -107,7 +107,7 @@ def test_the_last_block_is_refused_before_places_run_out(place: tuple[str, Fetch
     assert acme.branches.current(id) == made.number
 
 
-def test_a_view_that_was_damaged_says_so(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+def test_a_damaged_view_is_reported(place: tuple[str, Fetch], acme: TenantHandle) -> None:
     id = started(acme, "a")
     place[1]("""UPDATE sessions SET view = '["damaged"]'""")
     for call in (acme.messages.list, acme.messages.count, acme.branches.fork):

@@ -145,7 +145,7 @@ def test_a_summary_of_cleared_messages_is_not_written(two: Two) -> None:
     assert [message.body for message in two.acme.pending_messages.list_by_key(*ROOM)] == ["new"]
 
 
-def test_what_comes_while_the_stale_goes_stays_in_order(two: Two) -> None:
+def test_messages_that_arrive_during_expiry_stay_in_order(two: Two) -> None:
     two.acme.pending_messages.append_batch(said("old"))
     connection, caller = two.caller()
     caller.pending_messages.append_batch(said("new"))

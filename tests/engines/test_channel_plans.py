@@ -66,7 +66,7 @@ def test_a_list_of_feedback_comes_out_of_an_index_in_order(connection: Any, inde
         assert "B-TREE" not in actual
 
 
-def test_what_waits_in_a_group_is_read_in_order(connection: Any) -> None:
+def test_pending_messages_of_a_group_are_read_in_order(connection: Any) -> None:
     actual = plan(connection, pending_messages.queries.list.statement(Dialect.SQLITE))
     assert "(tenant_id=? AND channel_name=? AND history_key=? AND seq>?)" in actual
     assert "B-TREE" not in actual

@@ -70,9 +70,7 @@ def test_a_step_after_one_that_this_process_saved_is_one_statement(acme: TenantH
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_what_this_process_does_not_know_of_the_log_is_read(
-    acme: TenantHandle, postgres_url: str, asked: list[str]
-) -> None:
+def test_log_entries_of_other_processes_are_read(acme: TenantHandle, postgres_url: str, asked: list[str]) -> None:
     put(acme, "1", b"one")
     asked.clear()
     assert put(acme, "2", b"two").positions == [2]
@@ -210,10 +208,10 @@ def test_a_writer_that_waited_for_a_rolled_back_transaction_continues(
     assert acme.checkpoints.verify().damaged == []
 
 
-def test_a_writer_that_waited_for_another_step_takes_the_places_after_it(
+def test_a_writer_that_waited_for_another_step_takes_the_positions_after_it(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
-    """The statement read the log before another writer added to it, and must not rely on what it read."""
+    """The statement read the log before another writer added to it, and must not rely on that state."""
     last = put(acme, "1", b"one")
     with psycopg.connect(postgres_url) as raw:
         raw.execute("SELECT 1 FROM lg_log WHERE tenant_id = 'acme' FOR UPDATE")

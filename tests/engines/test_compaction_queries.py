@@ -81,7 +81,7 @@ def test_lists_travel_as_one_argument() -> None:
 
 
 @pytest.mark.leg("postgres, queries of compactions")
-def test_postgres_reads_only_what_a_compaction_covers(postgres_url: str) -> None:
+def test_postgres_reads_only_the_messages_that_a_compaction_covers(postgres_url: str) -> None:
     with Holdfast(postgres_url) as hf:
         acme = hf.tenant("acme")
         for _ in range(30):

@@ -289,7 +289,7 @@ def test_without_its_originals_a_compaction_cannot_be_undone(place: FileLocation
     assert len(place.acme.compactions.archived(event_id=event.id)) == 2
 
 
-def test_a_damaged_policy_is_said_to_be_damaged(place: FileLocation) -> None:
+def test_a_damaged_policy_is_reported_as_damaged(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG)
     place.acme.compactions.attach(ALL, session_id=session, summarize=lambda messages: "s")
     for damaged in ('{"trigger": 7}', '{"unknown": 7}', "[]"):
@@ -300,7 +300,7 @@ def test_a_damaged_policy_is_said_to_be_damaged(place: FileLocation) -> None:
         place.acme.messages.append(session, role="user", content=LONG, token_count=900)  # all the same
 
 
-def test_what_goes_wrong_by_itself_is_logged(place: FileLocation, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_in_the_background_are_logged(place: FileLocation, caplog: pytest.LogCaptureFixture) -> None:
     session, _ = told(place.acme, LONG)
 
     def fails(messages: Sequence[Message]) -> str:
@@ -388,7 +388,7 @@ def test_attached_policies_follow_the_callers_transaction(place: FileLocation) -
         joined.compactions.detach(agent="writer")
     assert due("writer") == []
     acme.compactions.attach(ALL, agent="writer")
-    assert due("writer") == [], "what was left over is gone"
+    assert due("writer") == [], "the remaining row was deleted"
 
 
 def test_tokens_are_counted_by_the_function_that_was_given(place: FileLocation) -> None:

@@ -99,9 +99,7 @@ def test_the_contract_of_grouped_writes_holds_without_a_statement_for_every_mach
 
 
 @pytest.mark.usefixtures("distributed")
-def test_what_everybody_does_writes_no_table_that_every_machine_has_a_copy_of(
-    postgres_url: str, sent: list[str]
-) -> None:
+def test_frequent_writes_do_not_touch_reference_tables(postgres_url: str, sent: list[str]) -> None:
     with Holdfast(postgres_url) as hf:
         acme = hf.tenant("acme")
         acme.sessions.create(key="first")  # which registers the tenant

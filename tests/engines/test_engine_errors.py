@@ -90,7 +90,7 @@ def test_a_state_of_postgres_is_this_error_exactly(state: str, kind: Kind) -> No
     assert str(actual).startswith((kind.__doc__ or "").splitlines()[0])
 
 
-def test_no_state_means_that_the_connection_is_gone() -> None:
+def test_an_error_without_sqlstate_means_a_lost_connection() -> None:
     actual = postgres.translate(None, "server closed the connection unexpectedly")
     assert type(actual) is postgres.ConnectionLost
     assert str(actual).endswith("(server closed the connection unexpectedly)")
@@ -128,7 +128,7 @@ def test_only_a_schema_that_does_not_fit_is_told_to_migrate() -> None:
     assert told == {"42P01", "42703"}
 
 
-def test_what_may_be_run_again_is_what_changed_nothing() -> None:
+def test_only_errors_without_effect_are_retryable() -> None:
     again = {state for state, _ in BY_STATE if isinstance(postgres.translate(state, "x"), retries.AGAIN)}
     assert again == {"40001", "40P01", "55P03", "08006", "08P01", "57P01", "57P02", "57P03", "57P05"} | {
         "25P03",
@@ -190,7 +190,7 @@ def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
         ("no such function: nothing", HoldfastError, "no such function"),
     ],
 )
-def test_what_sqlite_says_counts_where_its_code_does_not_tell(message: str, kind: Kind, says: str) -> None:
+def test_sqlites_message_decides_if_its_code_is_ambiguous(message: str, kind: Kind, says: str) -> None:
     actual = sqlite.translate(apsw.SQLITE_ERROR, message)
     assert type(actual) is kind
     assert says in str(actual)
@@ -202,9 +202,9 @@ INSERT INTO t VALUES ('a', 'ada', 1);"""
 FAILING: dict[str, tuple[str, Kind]] = {
     "the same key": ("INSERT INTO t VALUES ('a', 'bob', 1)", AlreadyExists),
     "the same name": ("INSERT INTO t VALUES ('b', 'ada', 1)", AlreadyExists),
-    "nothing where something must be": ("INSERT INTO t VALUES ('b', 'bob', NULL)", InvalidInput),
+    "a missing value": ("INSERT INTO t VALUES ('b', 'bob', NULL)", InvalidInput),
     "a number that is too large": ("INSERT INTO t VALUES ('b', 'bob', 10)", InvalidInput),
-    "what points nowhere": ("INSERT INTO u VALUES ('nobody')", NotFound),
+    "a dangling reference": ("INSERT INTO u VALUES ('missing')", NotFound),
     "no such table": ("SELECT * FROM nowhere", SchemaMismatch),
     "no such column": ("SELECT colour FROM t", SchemaMismatch),
     "no SQL": ("SELEKT", HoldfastError),
@@ -398,7 +398,7 @@ def test_an_error_that_an_item_is_answered_with_is_raised_and_not_tried_again(tr
 
 
 @TRANSACTION
-def test_a_failure_after_which_all_may_be_run_again_is_passed_on_as_it_is(transaction: bool) -> None:
+def test_a_retryable_failure_is_raised_unchanged(transaction: bool) -> None:
     with pytest.raises(postgres.Serialization):
         alone(Appending((postgres.Serialization(),)), transaction=transaction)
 

@@ -222,7 +222,7 @@ def test_one_of_many_ids_is_one_argument_on_either_engine(engine: Engine) -> Non
         assert engine.ask(condition, {}, ids=sent) is holds
 
 
-def test_the_type_of_the_ids_is_said_where_types_are_strict() -> None:
+def test_ids_are_cast_only_on_postgres() -> None:
     assert sql_fragments.any_of(Dialect.POSTGRES, "id", "ids", "uuid") == "id = ANY(:ids::uuid[])"
     assert "uuid" not in sql_fragments.any_of(Dialect.SQLITE, "id", "ids", "uuid")
 

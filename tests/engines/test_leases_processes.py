@@ -99,14 +99,14 @@ def fleet(url: str, effects: Path, workers: int) -> Iterator[Fleet]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for the thing itself."""
+    """Wait until a condition is true."""
     end = time.monotonic() + PATIENCE_S
     while not is_so():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition did not become true in time"
 
 
 def lose_and_replace(url: str, folder: Path, *, workers: int, runs: int, kills: int, seed: int) -> None:
-    """Kill workers as steps come in, stop some until others have taken their runs, and judge what is there in the end."""
+    """Kill workers while they record steps, pause some until others have taken over their runs, and check the final state."""
     random, effects = Random(seed), folder / "effects"
     # While one is waited for, the others may do all there is to do: where that is much, some are killed before.
     stops_at = 0 if runs <= FEW else ROUNDS_PER_STOP - 1

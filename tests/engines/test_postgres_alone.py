@@ -147,7 +147,7 @@ def test_a_handle_that_is_closed_waits_for_it(postgres_url: str) -> None:
     asyncio.run(main())
 
 
-def test_where_there_is_no_connection_it_is_told_so_and_the_next_one_is_served(
+def test_a_failed_connection_is_reported_and_the_next_caller_is_served(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def unhealthy(*_: object) -> bool:

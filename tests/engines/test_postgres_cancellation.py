@@ -21,7 +21,7 @@ TINY = PoolOptions(min_connections=1, max_connections=2, connect_timeout_s=30.0,
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_each_answer_belongs_to_its_request_however_others_are_cancelled(
+def test_each_result_belongs_to_its_request_when_others_are_cancelled(
     seed: int, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     random = Random(seed)

@@ -43,7 +43,7 @@ async def waiting_for_standby(watcher: psycopg.Connection[Any]) -> list[int]:
 
 
 async def first_of(task: asyncio.Future[Any], watcher: psycopg.Connection[Any]) -> list[int]:
-    """Wait until a commit waits for the standby, or until the call is over: then there is none."""
+    """Wait until a commit waits for the standby; return ``None`` if the call ended first."""
     while True:
         waiting = await waiting_for_standby(watcher)
         if waiting or task.done():

@@ -74,7 +74,7 @@ def test_serve_and_worker_have_the_options_of_the_pool(name: str, monkeypatch: p
     assert "--pool-max-connections" in completed.output
 
 
-def test_a_server_keeps_as_many_connections_as_it_is_told(
+def test_a_server_keeps_the_configured_number_of_connections(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
     Holdfast(postgres_url, auto_migrate=True).close()
@@ -231,7 +231,7 @@ def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
 
 
 @both_styles
-def test_what_an_address_says_about_connecting_is_understood_in_either_style(style: str, postgres_url: str) -> None:
+def test_connection_options_of_a_url_are_accepted_in_both_styles(style: str, postgres_url: str) -> None:
     output = "connect_timeout=5&keepalives=1&keepalives_idle=30&gssencmode=disable&channel_binding=prefer"
 
     async def main() -> None:
@@ -243,7 +243,7 @@ def test_what_an_address_says_about_connecting_is_understood_in_either_style(sty
 
 
 @both_styles
-def test_no_server_is_unavailable_at_once_and_says_where(style: str, tmp_path: Any) -> None:
+def test_a_missing_server_raises_unavailable_immediately_with_its_address(style: str, tmp_path: Any) -> None:
     async def main() -> None:
         url = f"postgresql://postgres@/x?host={tmp_path}"
         with raises(Unavailable):
@@ -274,7 +274,7 @@ def test_a_database_without_our_schema_is_a_mismatch(style: str, bare_postgres_u
 
 
 @both_styles
-def test_a_closed_handle_says_so_and_leaves_no_connection(
+def test_a_closed_handle_raises_and_leaves_no_connection(
     style: str, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     async def main() -> None:

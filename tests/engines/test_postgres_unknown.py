@@ -110,7 +110,7 @@ def test_a_statement_lost_before_the_commit_is_run_again_without_a_word(
     asyncio.run(main())
 
 
-def test_appends_that_share_a_lost_statement_are_all_unknown_and_settle_one_by_one(
+def test_appends_of_a_lost_statement_all_have_an_unknown_outcome_and_settle_separately(
     proxy: Proxy, postgres_url: str
 ) -> None:
     async def main() -> None:

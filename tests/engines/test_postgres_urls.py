@@ -25,7 +25,7 @@ PLACE = "postgresql://ada:p%40ss@db.example:5432/agents"
         ("?host=/tmp/x&statement_timeout=5s", "?host=/tmp/x&statement_timeout=5s", 10.0),
     ],
 )
-def test_only_what_asyncpg_or_the_server_understands_is_kept(query: str, kept: str, timeout_s: float) -> None:
+def test_only_options_of_asyncpg_or_the_server_are_kept(query: str, kept: str, timeout_s: float) -> None:
     dialing = for_asyncpg(PLACE + query, 10.0)
     assert (dialing.url, dialing.attempts, dialing.timeout_s) == (PLACE + kept, [{}], timeout_s)
 
@@ -56,7 +56,7 @@ TWO = [{"host": "a", "port": 1}, {"host": "::1", "port": 2}]
         ),
     ],
 )
-def test_each_of_several_hosts_is_tried_with_a_timeout_of_its_own(
+def test_each_of_several_hosts_has_its_own_timeout(
     address: str, attempts: list[dict[str, Any]], timeout_s: float
 ) -> None:
     dialing = for_asyncpg(address, 10.0)
@@ -64,7 +64,7 @@ def test_each_of_several_hosts_is_tried_with_a_timeout_of_its_own(
     assert for_libpq(address, 10.0)["connect_timeout"] == timeout_s
 
 
-def test_keepalives_are_on_unless_the_address_says_otherwise() -> None:
+def test_keepalives_are_on_unless_the_url_disables_them() -> None:
     assert for_libpq(PLACE, 10.0) == {
         "keepalives": 1,
         "keepalives_idle": 30,

@@ -52,7 +52,7 @@ async def test_cancelled_reads_on_sqlite_stop_and_free_their_threads(tmp_path: P
         await asyncio.gather(*reads, return_exceptions=True)
         read = hf._engine.read(HeavyCall(lambda connection: connection.fetch("SELECT 7", ())))
         assert await asyncio.wait_for(read, STALL_S) == [(7,)]
-        assert not started.acquire(blocking=False), "what was cancelled while it waited never ran"
+        assert not started.acquire(blocking=False), "a call that was cancelled while it waited never ran"
 
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])

@@ -53,7 +53,7 @@ def test_nothing_of_retention_reads_a_whole_table(connection: Any, name: str) ->
     assert "SCAN s USING" not in actual, actual
 
 
-def test_what_makes_room_is_read_by_its_time(connection: Any) -> None:
+def test_snapshots_over_quota_are_read_by_the_index_on_time(connection: Any) -> None:
     for name in ("oldest", "newest", "up_to"):
         actual = plan(connection, QUERIES[name])
         assert "USING INDEX snapshots_by_time (tenant_id=?" in actual

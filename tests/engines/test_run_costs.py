@@ -114,7 +114,7 @@ def test_the_rest_of_a_runs_life_is_cheap_too(acme: TenantHandle, counted: Count
     assert counted.of(lambda: acme.runs.load(run.id)) == 2
 
 
-def test_going_on_costs_the_same_however_many_steps_there_are(acme: TenantHandle, counted: Counted) -> None:
+def test_resuming_costs_the_same_for_any_number_of_steps(acme: TenantHandle, counted: Counted) -> None:
     run = claimed(acme)
     seen = []
     for iteration in range(1, 31):
@@ -206,7 +206,7 @@ def test_runs_below_a_run_are_found_by_their_parent(sqlite: Any) -> None:
         (blocks.queries.get, "(tenant_id=? AND agent_id=? AND label=?)"),
     ],
 )
-def test_what_belongs_to_a_run_or_an_agent_is_found_by_its_key(sqlite: Any, query: Query, says: str) -> None:
+def test_rows_of_a_run_or_an_agent_are_found_by_an_index(sqlite: Any, query: Query, says: str) -> None:
     assert says in plan(sqlite, query.statement(Dialect.SQLITE))
 
 

@@ -188,7 +188,7 @@ def test_a_piece_of_long_messages_is_bounded_by_their_size(
     assert count(fetch, "message_texts") == 12
 
 
-def test_a_search_of_a_large_backlog_answers_at_once_and_says_that_it_is_incomplete(
+def test_a_search_with_a_large_backlog_returns_immediately_and_is_marked_incomplete(
     url: str, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_index, "BATCH_MESSAGES", 20)
@@ -504,7 +504,7 @@ def without_fts5(path: str) -> apsw.Connection:
     return connection
 
 
-def test_a_library_that_cannot_search_says_so_when_it_is_asked_to_and_does_all_else(path: str) -> None:
+def test_an_sqlite_without_fts5_raises_for_searches_only(path: str) -> None:
     with Holdfast(path) as hf:
         acme = hf.tenant("acme")
         session = fill(acme, f"one {RARE}", "two words")

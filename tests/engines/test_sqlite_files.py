@@ -89,7 +89,7 @@ def test_the_asynchronous_engine_flushes_before_each_answer_too(tmp_path: Path) 
 
 
 @both_libraries
-def test_readers_cannot_write_whatever_they_are_asked_to_run(tmp_path: Path, library) -> None:
+def test_readers_reject_every_write(tmp_path: Path, library) -> None:
     with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         with pytest.raises(ReadOnly):
             hf._engine._take_reader().execute("DELETE FROM sessions")
@@ -111,7 +111,7 @@ def test_a_file_deleted_while_it_is_open_is_unavailable_and_no_empty_one_takes_i
 
 
 @both_libraries
-def test_a_missing_folder_is_unavailable_and_says_which(tmp_path: Path, library) -> None:
+def test_a_missing_folder_raises_unavailable_with_its_path(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable, match="no/such"):
         Holdfast(str(tmp_path / "no/such/a.db"), sqlite=library)
 
@@ -123,7 +123,7 @@ def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path, library) -
 
 
 @both_libraries
-def test_a_file_that_is_no_database_is_corrupt_and_stays_as_it_is(tmp_path: Path, library) -> None:
+def test_a_file_that_is_not_a_database_is_corrupt_and_stays_unchanged(tmp_path: Path, library) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 1_000)
     with pytest.raises(Corrupt):
@@ -261,7 +261,7 @@ def test_a_user_without_write_permission_gets_one_typed_error(shared_folder: Pat
 
 
 @pytest.mark.parametrize("url", ["file.db", ":memory:"])
-def test_a_closed_handle_says_so_and_can_be_closed_again(tmp_path: Path, url: str) -> None:
+def test_a_closed_handle_raises_and_can_be_closed_again(tmp_path: Path, url: str) -> None:
     hf = Holdfast(url if url == ":memory:" else str(tmp_path / url))
     acme = hf.tenant("acme")
     session = acme.sessions.create()
@@ -279,7 +279,7 @@ def test_a_closed_handle_says_so_and_can_be_closed_again(tmp_path: Path, url: st
 
 
 @pytest.mark.parametrize("url", ["file.db", ":memory:"])
-def test_a_closed_asynchronous_handle_says_so_and_can_be_closed_again(tmp_path: Path, url: str) -> None:
+def test_a_closed_asynchronous_handle_raises_and_can_be_closed_again(tmp_path: Path, url: str) -> None:
     async def main() -> None:
         hf = await AsyncHoldfast(url if url == ":memory:" else str(tmp_path / url)).open()
         acme = hf.tenant("acme")
@@ -306,7 +306,7 @@ def test_a_schema_that_is_missing_is_a_mismatch_when_it_is_not_to_be_made(tmp_pa
         Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro")
 
 
-def test_errors_keep_what_sqlite_said_and_its_exception_as_the_cause(tmp_path: Path) -> None:
+def test_errors_contain_sqlites_message_and_its_exception_as_the_cause(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError) as caught:
         Holdfast(str(tmp_path / "no/such/a.db"))
     assert "unable to open database file" in str(caught.value)
@@ -390,7 +390,7 @@ def test_a_group_of_writes_to_a_file_that_is_gone_fails_as_a_whole(
     assert [type(item) for item in asyncio.run(main())] == [Unavailable] * 5
 
 
-def test_the_files_are_looked_at_a_few_times_a_second_however_many_commits_there_are(
+def test_the_files_are_checked_a_few_times_a_second_at_any_commit_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0

@@ -124,7 +124,7 @@ def test_a_single_writer_after_many_does_not_wait_for_others(tmp_path: Path) -> 
     assert asyncio.run(main()) <= 21
 
 
-def test_an_error_reaches_who_asked_whether_first_or_not(tmp_path: Path) -> None:
+def test_an_error_reaches_its_caller_at_any_position_in_the_group(tmp_path: Path) -> None:
     async def main() -> list[Any]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")

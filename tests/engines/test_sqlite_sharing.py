@@ -113,7 +113,7 @@ def test_in_one_commit_each_call_has_its_own_outcome(tmp_path: Path) -> None:
             lambda: acme.messages.append(nowhere, role="user", content="no such session"),
             lambda: acme.messages.append(session.id, role="user", content="another", id=taken.id),
             lambda: acme.messages.append(session.id, role="user", content="first", id=taken.id),
-            lambda: acme.messages.append(session.id, role="nobody", content="wrong role"),
+            lambda: acme.messages.append(session.id, role="invalid", content="wrong role"),
             lambda: acme.messages.append_many(
                 session.id, [NewMessage(role="user", content="new"), NewMessage(role="user", content="?", id=taken.id)]
             ),
@@ -237,7 +237,7 @@ def test_threads_open_one_new_file_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
 @pytest.mark.parametrize("url", ["file.db", ":memory:"])
-def test_threads_that_read_and_write_at_once_all_come_to_their_end(tmp_path: Path, url: str, library: Any) -> None:
+def test_concurrent_readers_and_writers_all_finish(tmp_path: Path, url: str, library: Any) -> None:
     with Holdfast(url if url == ":memory:" else str(tmp_path / url), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()

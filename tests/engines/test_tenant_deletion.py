@@ -237,7 +237,7 @@ def test_handles_of_other_processes_see_nothing_once_the_sessions_are_hidden(url
                 read()
 
 
-def test_what_a_writer_commits_while_it_is_waited_for_goes_too(postgres_url: str) -> None:
+def test_messages_committed_during_the_wait_are_deleted_too(postgres_url: str) -> None:
     """The last transaction deletes states before flows, and waits at the flow for a writer that has added a state."""
     with (
         Holdfast(postgres_url, pool=POOL) as hf,

@@ -35,7 +35,7 @@ def test_flushed_data_survives_every_kind_of_cut(variant: Variant) -> None:
     assert {content(wreck, variant, seed) for seed in range(20)} == {NEW}
 
 
-def test_an_unflushed_write_is_lost_or_kept_as_the_variant_says() -> None:
+def test_the_variant_decides_if_an_unflushed_write_is_lost() -> None:
     wreck = a_wreck(WRITE, files={"f": OLD})
     assert content(wreck, "dropped") == OLD
     assert content(wreck, "kept") == NEW
@@ -80,7 +80,7 @@ def test_a_flush_covers_only_its_own_file() -> None:
     assert wreck.files("dropped", Random(0)) == {"f": b"f", "g": b"-"}
 
 
-def test_what_a_failed_flush_lost_never_arrives_by_a_later_one() -> None:
+def test_a_later_flush_does_not_write_data_lost_by_a_failed_one() -> None:
     wreck = a_wreck(
         WRITE, DiskOperation("failed_sync", "f"), DiskOperation("write", "f", 0, b"x"), SYNC, files={"f": OLD}
     )

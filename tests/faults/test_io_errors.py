@@ -226,7 +226,7 @@ def test_the_harness_finds_an_engine_that_hides_a_failure() -> None:
     assert run(13, once("EIO", attempts.index("sync") + 1), engine=DeafEngine).problem() is not None
 
 
-def test_a_failed_flush_is_never_retried_and_what_follows_survives_a_power_cut() -> None:
+def test_a_failed_flush_is_never_retried_and_later_writes_survive_a_power_cut() -> None:
     """After a failed flush the system discards the data it could not write, so later writes would build on lost data."""
     during = 26
     syncs = [number for number, kind in enumerate(run(during, None).attempts, 1) if kind == "sync"]

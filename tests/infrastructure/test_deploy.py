@@ -75,7 +75,7 @@ def test_every_block_of_a_template_is_closed(file: Path) -> None:
     assert depth == 0
 
 
-def test_the_compose_file_has_a_health_check_and_no_secret_of_its_own() -> None:
+def test_the_compose_file_has_a_health_check_and_no_secret() -> None:
     output = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     assert set(output["services"]) == {"holdfast", "postgres", "redis"}
     assert output["services"]["holdfast"]["depends_on"]["postgres"] == {"condition": "service_healthy"}

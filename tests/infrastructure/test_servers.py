@@ -70,7 +70,7 @@ def test_killed_server_restarts_with_all_committed_data(own_postgres: PostgresSe
     assert own_postgres.pid is None
 
 
-def test_server_that_cannot_start_says_why() -> None:
+def test_a_server_that_cannot_start_reports_the_reason() -> None:
     server = PostgresServer(settings={"shared_buffers": "nonsense"})
     with pytest.raises(ServerError, match="shared_buffers"), server:
         pass

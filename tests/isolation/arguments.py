@@ -1,4 +1,4 @@
-"""Arguments for any public method of any store, from its signature alone: a store added later needs no line here."""
+"""Random arguments for every public method of every store, generated from its signature, so that new stores are covered too."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from holdfast.errors import InvalidInput
 from tests.workloads.workload_compactions import Shorten
 
 NO_PLACE = os.path.join(os.devnull, "tree")
-"""A path at which nothing can be."""
+"""A path at which no file can exist."""
 
 
 class Pool:
-    """What strangers might try: every text and row the other tenant has, ids of one's own, and ids that never were.
+    """The values that another tenant might try: all texts and rows of the other tenant, its own ids, and unknown ids.
 
-    Each call is about one of those rows and what belongs to it. A parameter that is named like a field, or after a kind of
-    row (``message_ids``), mostly gets what stands there.
+    Each call focuses on one row and its related rows. A parameter with the name of a field, or of a kind of row
+    (``message_ids``), usually gets a value of that field.
     """
 
     def __init__(self, *, texts: Sequence[str], rows: Sequence[Struct], cursors: Sequence[str], random: Random) -> None:
@@ -41,17 +41,17 @@ class Pool:
         self.refocus()
 
     def refocus(self) -> None:
-        """Choose what the next call is about."""
+        """Choose the row on which the next call focuses."""
         kind = self.random.choice(
             sorted({type(row).__name__ for row in self.rows})
-        )  # not mostly the kind there is most of
+        )  # so that every kind of row is equally likely
         row = self.random.choice([row for row in self.rows if type(row).__name__ == kind])
         about = getattr(row, "session_id", getattr(row, "id", None))
         self._focus = [item for item in self.rows if item is row or (about and about in structs.astuple(item))]
         self._by_field = _texts_by_field(self._focus)
 
     def value(self, name: str, hint: Any) -> Any:
-        """Some value for a parameter of this name and type. Nothing is ever read from the disk, or written to it."""
+        """Return a value for a parameter of this name and type. No value refers to an existing file."""
         plain = {
             str: lambda: self._text(name),
             bytes: lambda: self._text(name).encode("utf-8", "replace"),
@@ -79,7 +79,7 @@ class Pool:
         if origin in (Mapping, dict):
             return self.random.choice([{}, {"text": self._text(name)}, {self._text(name): 1}])
         if origin is Callable or hint is Strategy:
-            # In both worlds it must say the same.
+            # The result must be the same in both worlds.
             return (lambda *args: f"about {name}") if origin else Shorten()
         if origin in (Sequence, list):
             return [self.value(name, args[0]) for _ in range(self.random.randrange(1, 4))]
@@ -87,7 +87,7 @@ class Pool:
             return tuple(self.value(name, arg) for arg in args)
         if isinstance(hint, type) and issubclass(hint, Struct):
             return self._row(name, hint)
-        raise TypeError(f"no way to make a {hint!r} for {name}: teach tests/isolation/arguments.py this type")
+        raise TypeError(f"cannot generate a {hint!r} for {name}: add this type to tests/isolation/arguments.py")
 
     def _anything(self, name: str) -> Any:
         text = self._text(name)
@@ -99,7 +99,7 @@ class Pool:
         return self.random.choice([target.eq, target.ne, target.contains])(self._text(field))
 
     def _row(self, name: str, hint: type[Struct]) -> Any:
-        """A row of the other tenant's, or a new one with fields from the pool, or just text if it cannot be made so."""
+        """Return a row of the other tenant, a new row with fields from the pool, or a text if those fields are invalid."""
         initial = [row for row in self._focus if type(row) is hint]
         if initial:
             return self.random.choice(initial)
@@ -107,7 +107,7 @@ class Pool:
         arguments = [
             field
             for field in structs.fields(hint)
-            if field.required or field.name in WANTED or self.random.random() < 0.3
+            if field.required or field.name in ALWAYS_PASSED or self.random.random() < 0.3
         ]
         try:
             return hint(**{field.name: self.value(field.name, hints[field.name]) for field in arguments})
@@ -123,10 +123,10 @@ class Pool:
             return self.random.choice(["user", "assistant", "system"])
         if "digest" in name and self.digests:
             return self.random.choice(self.digests)
-        places = [
+        candidates = [
             fields.get(item) for fields in (self._by_field, self._anywhere) for item in (name, name.removesuffix("s"))
         ]
-        initial = next((texts for texts in places if texts), None)
+        initial = next((texts for texts in candidates if texts), None)
         if initial and self.random.random() < 0.85:
             return self.random.choice(initial)
         if name.endswith(("id", "ids")) and self.random.random() < 0.9:
@@ -135,7 +135,7 @@ class Pool:
 
 
 def _texts_by_field(rows: Sequence[Struct]) -> dict[str, list[str]]:
-    """Every text that stands in these rows, by the name of its field; ids also by the kind of the row."""
+    """Return all texts in these rows by the name of their field; ids also by the kind of their row."""
     result: dict[str, list[str]] = {}
     for row in rows:
         for field, value in structs.asdict(row).items():
@@ -147,7 +147,7 @@ def _texts_by_field(rows: Sequence[Struct]) -> dict[str, list[str]]:
 
 
 def stores(holder: object, path: str = "") -> Iterator[tuple[str, Blocking[Any]]]:
-    """Every store that can be reached from a handle, with the way to it."""
+    """Yield every store that is reachable from a handle, with its path."""
     for name in dir(holder):
         if name.startswith("_"):
             continue
@@ -159,7 +159,7 @@ def stores(holder: object, path: str = "") -> Iterator[tuple[str, Blocking[Any]]
 
 
 def methods(store: Blocking[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Every public method of a store."""
+    """Yield every public method of a store."""
     for name in dir(type(store)):
         if not name.startswith("_"):
             yield name, getattr(store, name)
@@ -174,7 +174,9 @@ def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[s
     kwargs: dict[str, Any] = {}
     for parameter in inspect.signature(method).parameters.values():
         required = parameter.default is inspect.Parameter.empty
-        if parameter.name == "self" or not (required or parameter.name in WANTED or pool.random.random() < share):
+        if parameter.name == "self" or not (
+            required or parameter.name in ALWAYS_PASSED or pool.random.random() < share
+        ):
             continue
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             args += _key(method, parameter.name, pool)
@@ -188,19 +190,19 @@ def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[s
 
 
 def _key(method: Any, name: str, pool: Pool) -> list[Any]:
-    """The parts of a record's key or name."""
+    """Return values for the parts of a record's key or name."""
     declared = method.__self__._async.declared
     fields = declared.natural if name == "name" and declared.natural else declared.key
     return [pool.value(field.name, str) for field in fields]
 
 
 def _hint(method: Any, name: str, hints: Mapping[str, Any]) -> Any:
-    """The type of a parameter; those of record stores follow from the store."""
+    """Return the type of a parameter; record stores define the types of their generic parameters."""
     store = getattr(getattr(method, "__self__", None), "_async", None)
     if not isinstance(store, AsyncRecords) or name not in ("new", "change"):
         return hints[name]
     return store.new_type if name == "new" else store.change_type
 
 
-WANTED = ("role",)
-"""Optional in the signature, and yet hardly any call is complete without it."""
+ALWAYS_PASSED = ("role",)
+"""Parameters that are optional in the signature but needed by almost every valid call."""

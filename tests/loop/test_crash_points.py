@@ -74,7 +74,7 @@ def test_every_crash_point_ends_like_the_twin(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_model_is_not_asked_again_once_its_intent_is_recorded(tmp_path: Path, name: str) -> None:
+def test_the_model_is_not_called_again_once_its_intent_is_recorded(tmp_path: Path, name: str) -> None:
     world = World(str(tmp_path / "a.db"))
     loops = loops_of(world, name)
     world.live_on(loops, world.start().id)

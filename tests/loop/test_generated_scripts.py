@@ -25,7 +25,7 @@ INPUTS: dict[str, Any] = {
     "launch": {},
     "remove": {},
     "shout": {},
-    "ask_helper": {"task": "What is it?"},
+    "ask_helper": {"task": "Name it."},
     "unknown_tool": {"x": [1]},
 }
 

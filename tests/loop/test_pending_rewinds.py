@@ -17,6 +17,7 @@ from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.errors import Conflict, NotFound
 from holdfast.types import Run
 from tests.api.in_process import running
+from tests.errors import raises
 from tests.loop import writers
 from tests.loop.test_processes import PATIENCE_S, ROOT, is_over, until, worker
 
@@ -163,7 +164,7 @@ def test_a_rewind_to_a_deleted_snapshot_is_refused_unless_the_files_stay(url: st
         deleted = acme.steps.get(run.id, 1).snapshot
         assert deleted is not None
         acme.snapshots.delete([deleted], reason="test")
-        with pytest.raises(NotFound, match=deleted):
+        with raises(NotFound, noun="snapshot", key=deleted):
             acme.workspaces.rewind(run.id, 1, None)
         assert acme.runs.get(run.id).iteration == writers.STEPS
         rewind = acme.workspaces.rewind(run.id, 1, None, files=False).rewind
@@ -175,8 +176,9 @@ def test_a_rewind_that_cannot_be_finished_records_the_reason(url: str, folder: P
         acme = hf.tenant("acme")
         run = completed_run(acme)
         rewind = acme.workspaces.rewind(run.id, 1, None).rewind
-        with pytest.raises(Conflict, match=rewind.id):
+        with raises(Conflict, reason="not_finished") as refused:
             acme.workspaces.rewind(run.id, 0, None, files=False)
+        assert rewind.id in str(refused.value)
         with pytest.raises(NotFound):
             acme.workspaces.finish_rewinds(run.id, folder / "nowhere")
         (pending,) = acme.rewinds.pending()

@@ -128,7 +128,7 @@ def test_two_iterations_never_use_the_same_id() -> None:
     ids=["twice", "in both", "as numbered", "no name", "a number", "id a number", "nameless", "nameless request"],
 )
 def test_a_call_needs_a_name_and_an_id_of_its_own(reply: Reply) -> None:
-    with pytest.raises(InvalidInput, match="unique in the reply"):
+    with raises(InvalidInput, field="calls"):
         normalize_reply(reply, 1)
 
 
@@ -137,8 +137,9 @@ def test_a_call_needs_a_name_and_an_id_of_its_own(reply: Reply) -> None:
 
 @pytest.mark.parametrize("answer", [None, 7, b"x", ["x"], {"content": "x"}, text_block("x"), Reply, object()])
 def test_values_other_than_text_and_replies_are_refused(answer: object) -> None:
-    with pytest.raises(InvalidInput, match=f"a Reply or text, not {type(answer).__name__}$"):
+    with raises(InvalidInput, field="model") as refused:
         normalize_reply(answer, 1)
+    assert type(answer).__name__ in str(refused.value)
 
 
 @pytest.mark.parametrize("pause_s", [-1, -0.001, math.nan, math.inf, 1e9, True, "1", [1]])
@@ -172,7 +173,7 @@ def test_content_must_be_text_or_blocks(content: Any) -> None:
     ids=["block", "input", "a name for a call", "no list of calls", "state", "in a state", "metadata"],
 )
 def test_a_reply_that_is_not_json_is_refused(reply: Reply) -> None:
-    with pytest.raises(InvalidInput, match="not JSON"):
+    with raises(InvalidInput, field="reply"):
         normalize_reply(reply, 1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import ToolOutcome
-from holdfast.loop import call_plan
+from holdfast.loop import call_plan, intents
 from holdfast.loop.commands import CallTools
 from holdfast.loop.core import RunDriver
 from holdfast.loop.events import BegunCall
@@ -28,32 +28,32 @@ def repeats_at_most_once_calls(patch: pytest.MonkeyPatch) -> None:
         real(plan, request, replace(call, safety="idempotent"), *others)
 
     patch.setattr(call_plan, "_add_recorded", add)
-    patch.setattr(RunDriver, "_new_call", _as_idempotent(RunDriver._new_call))
+    patch.setattr(intents, "_new_call", _as_idempotent(intents._new_call))
 
 
 def _as_idempotent(real: Any) -> Any:
-    return lambda self, *args: replace(real(self, *args), safety="idempotent")
+    return lambda *args: replace(real(*args), safety="idempotent")
 
 
 def forgets_the_reply(patch: pytest.MonkeyPatch) -> None:
     """Ignore the intent of a dead process: ask the model again."""
 
-    def interrupted(self: RunDriver, calls: Any) -> Any:
+    def interrupted(run_id: str, iteration: int, calls: Any) -> Any:
         yield from ()
 
-    patch.setattr(RunDriver, "_load_pending", interrupted)
+    patch.setattr(intents, "load_pending", interrupted)
 
 
 def makes_calls_without_recording_them(patch: pytest.MonkeyPatch) -> None:
     """Write the ledger only after the calls."""
-    patch.setattr(RunDriver, "_record_intents", _intend_late(RunDriver._record_intents))
+    patch.setattr(intents, "record_intents", _intend_late(intents.record_intents))
 
 
 def _intend_late(real: Any) -> Any:
-    def late(self: RunDriver, asked: Any, requests: Any, *, hold: bool = False) -> Any:
+    def late(config: Any, run: Any, iteration: int, pending: Any, requests: Any, *, hold: bool = False) -> Any:
         if not hold:
             yield CallTools([BegunCall(request.id, request.name, request.input, 1) for request in requests])
-        return (yield from real(self, asked, requests, hold=hold))
+        return (yield from real(config, run, iteration, pending, requests, hold=hold))
 
     return late
 

@@ -17,8 +17,8 @@ from holdfast.clock import to_us
 from holdfast.errors import HoldfastError
 from holdfast.loop import Call, Ending, Later, Loop, ModelTurn, Reply, Snooze, Tool, ToolRequest, subagent, tool
 from holdfast.loop.call_plan import REPLY, UNKNOWN
-from holdfast.loop.commands import Command
-from holdfast.loop.core import CommandGenerator, claim_and_drive
+from holdfast.loop.commands import Command, CommandGenerator
+from holdfast.loop.core import claim_and_drive
 from holdfast.loop.executor import Executor
 from holdfast.loop.executor_async import AsyncExecutor
 from holdfast.types import Run
@@ -304,7 +304,7 @@ SCENARIOS: dict[str, Script] = {
         "Done.",
     ],
     "children": [
-        Reply("I ask.", [ask("ask_helper", "a", task="What is it?"), ask("double", "b", number=1)], state={"n": 1}),
+        Reply("I ask.", [ask("ask_helper", "a", task="Name it."), ask("double", "b", number=1)], state={"n": 1}),
         Reply("It said so."),
     ],
 }

@@ -215,12 +215,12 @@ def test_an_empty_database_is_missing_every_table(bare: Place) -> None:
     assert {"table tenants is missing", "table sessions is missing"} <= {*actual}
 
 
-def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         adopt(str(tmp_path / "not.there"))
     assert [*tmp_path.iterdir()] == []
 
 
-def test_there_is_no_sql_for_another_engine() -> None:
+def test_sql_for_an_unknown_engine_is_rejected() -> None:
     with raises(InvalidInput, field="engine"):
         migration_sql("oracle")

@@ -128,7 +128,7 @@ def test_each_engine_sees_its_own_clauses(text: str, sqlite: str, postgres: str)
     assert rendered(text) == [f"{sqlite}\n", f"{postgres}\n"]
 
 
-def test_the_way_down_is_what_follows_the_mark() -> None:
+def test_the_downgrade_follows_the_marker() -> None:
     actual = parse("0042_widgets.sql", "CREATE TABLE w (x {int});\n\n-- down\n\nDROP TABLE w;\n", Dialect.POSTGRES)
     assert actual == migration(42, "CREATE TABLE w (x BIGINT);\n", "DROP TABLE w;\n", "widgets")
 
@@ -337,7 +337,7 @@ def test_a_migration_in_the_callers_transaction_goes_with_it(database: Database)
 
 def test_a_database_of_sqlite_is_not_spread(database: Database) -> None:
     database.up()
-    with raises(InvalidInput, field="dialect"):
+    with raises(InvalidInput, field="database"):
         step(runner.distribute(database.connection))
 
 

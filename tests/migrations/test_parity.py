@@ -63,7 +63,7 @@ def test_the_indexes_are_the_same(sqlite: dict[str, Table], postgres: dict[str, 
         assert table.indexes == postgres[name].indexes, name
 
 
-def test_both_have_one_index_over_words_and_what_sqlites_is_made_of_is_all_that_only_it_has(
+def test_the_engines_differ_only_in_the_tables_of_sqlites_search_index(
     tmp_path: Path, sqlite: dict[str, Table], postgres_url: str
 ) -> None:
     with psycopg.connect(postgres_url) as connection:

@@ -131,7 +131,7 @@ def test_an_applied_file_that_was_edited_is_refused_by_name(way: int, place: Pla
 
 
 @pytest.mark.parametrize("way", range(7))
-def test_a_newer_schema_is_refused_and_says_to_upgrade(way: int, place: Place) -> None:
+def test_a_newer_schema_is_rejected_with_advice_to_upgrade(way: int, place: Place) -> None:
     migrate_up(place.url)
     before = place.everything()
     place.execute(
@@ -181,7 +181,7 @@ def test_another_programs_table_of_the_same_name_fails_the_whole_migration(place
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_postgres_that_was_never_migrated_says_what_to_run(asynchronous: bool, bare_postgres_url: str) -> None:
+def test_an_unmigrated_postgres_raises_with_the_command_to_run(asynchronous: bool, bare_postgres_url: str) -> None:
     async def run(auto_migrate: bool | None) -> int:
         async with AsyncHoldfast(bare_postgres_url, auto_migrate=auto_migrate) as hf:
             return await hf.tenant("acme").sessions.count()
@@ -217,7 +217,7 @@ def test_asking_for_the_status_makes_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", [-1, LATEST + 1, 9_999])
-def test_there_is_no_going_down_to_a_version_that_is_not_there(to: int, place: Place) -> None:
+def test_a_downgrade_to_an_unknown_version_is_rejected(to: int, place: Place) -> None:
     migrate_up(place.url)
     with raises(InvalidInput, field="to"):
         migrate_down(place.url, to=to)
@@ -230,7 +230,7 @@ def test_the_time_of_a_migration_is_the_clocks(tmp_path: Path) -> None:
     assert set(Place(path, path).execute("SELECT applied_at FROM schema_migrations")) == {(1_234_567_890_000_000,)}
 
 
-def test_a_schema_of_its_own_can_be_used_on_postgres(bare_postgres_url: str) -> None:
+def test_a_separate_schema_can_be_used_on_postgres(bare_postgres_url: str) -> None:
     """Two programs may share a database, each with the schema that its search path begins with."""
     Place(bare_postgres_url, None).execute("CREATE SCHEMA one; CREATE SCHEMA two")
     for name in ("one", "two"):
@@ -241,13 +241,13 @@ def test_a_schema_of_its_own_can_be_used_on_postgres(bare_postgres_url: str) -> 
     assert Place(bare_postgres_url, None).everything() == []
 
 
-def test_a_version_that_is_not_there_is_no_goal(place: Place) -> None:
+def test_an_unknown_target_version_is_rejected(place: Place) -> None:
     with raises(InvalidInput, field="to"):
         migrate_up(place.url, to=99)
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_processes_that_start_at_once_see_each_other_whatever_the_isolation_of_the_database(
+def test_processes_that_start_together_see_each_other_at_any_isolation_level(
     bare_postgres_url: str, isolation: str
 ) -> None:
     database = urlsplit(bare_postgres_url).path.lstrip("/")

@@ -91,7 +91,7 @@ def test_compaction_history(guide: Guide) -> None:
     assert first["preserved_message_ids"] == [each.id for each in guide.made[4:]]
 
 
-def test_what_was_archived_can_be_read_as_json(guide: Guide) -> None:
+def test_archived_rows_can_be_read_as_json(guide: Guide) -> None:
     rows = guide.type(
         "SELECT original_message FROM message_archive WHERE compaction_event_id = $1 ORDER BY seq", guide.first.id
     )

@@ -70,7 +70,7 @@ def test_every_statement_can_be_prepared_on_postgres(postgres: psycopg.Connectio
     assert prepared == len(POSTGRES)
 
 
-def test_every_query_exists_on_both_engines_or_says_for_which_it_is() -> None:
+def test_every_query_exists_on_both_engines_or_names_its_engine() -> None:
     """The one-sided ones are few and named here, so that a variant is never forgotten."""
     one_sided = {statement.name for statement in SQLITE} ^ {statement.name for statement in POSTGRES}
     text_index = {"index", "remove", "removed", "to_remove", "can_index", "merge", "drop"}

@@ -1,4 +1,4 @@
-"""What Holdfast means, in dictionaries and lists: every store, written from its docstrings and from nothing else.
+"""A model of every store in dictionaries and lists, written only from the docstrings.
 
 The differential tests make the same calls on the model, on SQLite and on PostgreSQL and compare every answer and every error. A
 page's cursor is the model's own affair, like everybody's.
@@ -39,7 +39,7 @@ _MAX_PLACE = 2**63 - 1
 
 
 class Model:
-    """A Holdfast that forgets everything when it is gone."""
+    """A Holdfast that keeps its data in memory."""
 
     def __init__(self, *, clock: Clock, ids: IdSource, limits: Limits) -> None:
         self.clock, self.ids, self.limits = clock, ids, limits
@@ -48,16 +48,16 @@ class Model:
         self.tenants = ModelTenants(self)
 
     def tenant(self, name: str) -> ModelTenant:
-        """The handle of one tenant."""
+        """Return the handle of a tenant."""
         self.name(name, "tenant_bytes")
         return self.handles.setdefault(name, ModelTenant(self, name))
 
     def now(self) -> Any:
-        """The moment, as rows carry it."""
+        """Return the current time in the format of rows."""
         return from_us(self.clock.now_us())
 
     def name(self, value: Any, limit: str) -> str:
-        """A name that is acceptable."""
+        """Return a valid name, or raise."""
         if not isinstance(value, str) or not value:
             raise InvalidInput
         if size(escape(value)) > getattr(self.limits, limit):
@@ -65,13 +65,13 @@ class Model:
         return value
 
     def json(self, value: Any, limit: str) -> Any:
-        """A JSON value that is acceptable, as it will come back."""
+        """Return a valid JSON value as it will be read back, or raise."""
         if size(dump(value, depth=self.limits.json_depth)) > getattr(self.limits, limit):
             raise LimitExceeded
         return _copied(value)
 
     def metadata(self, value: Any) -> dict[str, Any]:
-        """Metadata that is acceptable."""
+        """Return valid metadata, or raise."""
         if value is None:
             return {}
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -80,7 +80,7 @@ class Model:
         return result
 
     def check_page(self, limit: Any, cursor: Any, listing: str) -> None:
-        """Refuse a page that cannot be."""
+        """Raise for invalid page arguments."""
         if cursor is not None and (not isinstance(cursor, tuple) or cursor[0] != listing):
             raise InvalidFilter
         if limit is not None and _whole(limit, 1, None) > self.limits.page_rows:
@@ -89,7 +89,7 @@ class Model:
     def page(
         self, rows: Sequence[T], place: Callable[[T], Any], limit: int | None, cursor: Any, listing: str
     ) -> Page[T]:
-        """A page of rows that are in order."""
+        """Return a page of sorted rows."""
         if cursor is not None:
             rows = [row for row in rows if place(row) > cursor[1]]
         if limit is None:
@@ -100,7 +100,7 @@ class Model:
 
 
 class ModelTenant:
-    """Everything of one tenant."""
+    """The data of one tenant."""
 
     def __init__(self, model: Model, name: str) -> None:
         self._model, self.name = model, name
@@ -117,12 +117,12 @@ class ModelTenant:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing hangs on it."""
+        """Return whether the tenant has no data."""
         return not (self.sessions.rows or self.contacts.rows or self.pending_messages.rooms)
 
 
 class ModelTenants:
-    """All tenants."""
+    """The list of tenants."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -136,7 +136,7 @@ class ModelTenants:
         return self.register(tenant, saved)
 
     def register(self, tenant: str, metadata: dict[str, Any]) -> Tenant:
-        """A tenant comes into being."""
+        """Create a tenant."""
         now = self._model.now()
         return self._model.known.setdefault(tenant, Tenant(tenant, metadata, now, now))
 
@@ -284,7 +284,7 @@ class ModelSessions:
             self._tenant.feedback.forget(message.id)
 
     def counted(self, session_id: str, messages: int, tokens: int) -> None:
-        """The counters of a session follow its log."""
+        """Update the counters of a session from its log."""
         existing = self.rows[session_id]
         self._set(
             existing,
@@ -405,7 +405,7 @@ class ModelMessages:
         return len(removed)
 
     def log(self, session_id: Any) -> Log:
-        """All messages that a session shows, however many."""
+        """Return all visible messages of a session."""
         session = self._tenant.sessions.get(session_id)
         return [self.rows[item] for item in self._tenant.branches.way(session.id).ids if item in self.rows]
 
@@ -477,7 +477,7 @@ def _are_blocks(content: Any) -> bool:
 
 
 def _recency(session: Session) -> tuple[float, tuple[int, ...]]:
-    """The one used last first; those used at the same moment by id, the greatest first."""
+    """Sort key: the most recently used first, then the greatest id."""
     return (-session.updated_at.timestamp(), tuple(-ord(letter) for letter in session.id))
 
 
@@ -495,5 +495,5 @@ def _whole(value: Any, least: int, most: int | None) -> int:
 
 
 def _copied(value: Any) -> Any:
-    """A JSON value as it comes back: plain, and without a negative zero."""
+    """Return a JSON value as it is read back: plain types, and no negative zero."""
     return json.loads(json.dumps(value, ensure_ascii=False), parse_float=lambda digits: float(digits) or 0.0)

@@ -1,4 +1,4 @@
-"""What branches mean, in lists: each branch has a list of its own, copied at the fork."""
+"""A model of branches in lists: each branch has its own list, copied at the fork."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Way:
-    """One way a session went: the ids of its messages, and the number the next one gets."""
+    """A branch of a session: the ids of its messages, and the number of the next message."""
 
     def __init__(self, branch: Branch, ids: list[str], next_seq: int) -> None:
         self.branch, self.ids, self.next_seq = branch, ids, next_seq
@@ -56,12 +56,12 @@ class ModelBranches:
         return self._shown[self._tenant.sessions.get(session_id).id]
 
     def begin(self, session_id: str) -> None:
-        """A session comes into being with one branch."""
+        """Create the first branch of a session."""
         self._ways[session_id] = [Way(Branch(session_id, 0, None, 0, "start", "", self._model.now()), [], 1)]
         self._shown[session_id] = 0
 
     def way(self, session_id: str) -> Way:
-        """The branch a session shows."""
+        """Return the current branch of a session."""
         return self._ways[session_id][self._shown[session_id]]
 
     def _fork(self, session_id: Any, at: Any, label: Any, origin: Origin) -> Way:

@@ -1,4 +1,4 @@
-"""What comes in through channels, in dictionaries and lists: pending messages, contacts and feedback, as ``model`` means it."""
+"""A model of pending messages, contacts and feedback in dictionaries and lists."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEEDBACK_COLUMNS: oracle.Columns = {
 
 
 class ModelPendingMessages:
-    """What waits in one tenant's group chats: a list for each group."""
+    """The pending messages of one tenant, with a list per group."""
 
     def __init__(self, model: Model, tenant: ModelTenant) -> None:
         self._model, self._tenant = model, tenant

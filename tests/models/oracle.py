@@ -1,4 +1,4 @@
-"""What a filter means, in plain Python: the answer both engines must give."""
+"""A model of filters in plain Python; both engines must match the same rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGE = 10**16
 _MISSING = object()
 
 Columns = Mapping[str, str]
-"""The columns that can be filtered on, each with its kind."""
+"""The columns that filters support, with their kinds."""
 
 SESSION_COLUMNS: Columns = {
     "id": "id",
@@ -50,7 +50,7 @@ MESSAGE_COLUMNS: Columns = {
 
 
 def check(filters: Sequence[Any], columns: Columns, limits: Limits) -> None:
-    """Refuse a filter that is not part of the language.
+    """Raise for a filter that is not part of the language.
 
     Raises:
         InvalidFilter: one of them is not.
@@ -72,7 +72,7 @@ def check(filters: Sequence[Any], columns: Columns, limits: Limits) -> None:
 
 
 def matches(row: Any, filters: Sequence[Filter]) -> bool:
-    """Whether a row, which has its columns as attributes and its ``metadata``, is what all filters ask for."""
+    """Return whether a row, with its columns and ``metadata`` as attributes, matches all filters."""
     return all(_matches(row, item) for item in filters)
 
 
@@ -98,7 +98,7 @@ def _matches(row: Any, f: Filter) -> bool:
 
 
 def contains(whole: Any, part: Any) -> bool:
-    """Whether a JSON value contains another, as PostgreSQL's ``@>`` has it."""
+    """Return whether a JSON value contains another, as PostgreSQL's ``@>`` defines it."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
     if isinstance(part, list):
@@ -121,7 +121,7 @@ def _column(found: Any, f: Filter) -> bool:
 
 
 def _equal(found: Any, value: Any) -> bool:
-    """The same JSON scalar: true is not 1, "1" is not 1, 1.0 is 1."""
+    """Return whether two JSON scalars are equal: true is not 1, "1" is not 1, 1.0 is 1."""
     return _kind(found) == _kind(value) != "other" and found == value
 
 
@@ -136,7 +136,7 @@ def _kind(value: Any) -> str:
 
 
 def _sortable(value: Any) -> Any:
-    """Text is compared in the form that is stored."""
+    """Return text in its stored form, in which it is compared."""
     return escape(value) if isinstance(value, str) else value
 
 

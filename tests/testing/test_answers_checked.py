@@ -208,7 +208,7 @@ def test_a_pause_is_kept_by_the_claiming_workers_clock_unless_the_run_was_resume
     promises.end(early)
 
 
-def test_an_agent_that_was_to_be_deleted_may_be_gone() -> None:
+def test_an_agent_may_be_missing_after_a_delete_without_a_response() -> None:
     removed = answered("agents.create", SimpleNamespace(id="new", version=1))
     settle(answered("agents.delete", None, key=("new",)), removed)
 
@@ -230,7 +230,7 @@ def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> 
         assert not MessageAttempt(*other).is_at(row)
 
 
-def test_what_a_step_says_of_its_calls_is_finished_failed_or_as_it_says() -> None:
+def test_a_step_reports_its_calls_as_finished_failed_or_another_status() -> None:
     asked = CallLog()
     outcomes = [ToolOutcome(id="a"), ToolOutcome(id="b", error="no"), ToolOutcome(id="c", status="unknown", error="?")]
     asked.add(step_call(None, tool_calls=outcomes, messages=[NewMessage(role="user", content="x")]))

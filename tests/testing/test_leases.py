@@ -27,9 +27,7 @@ class UndisturbedLoops(Undisturbed):
 
 @pytest.mark.parametrize("scenario", [Undisturbed, UndisturbedLoops])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_lease_is_never_taken_from_a_holder_that_lives_however_long_its_tools_take(
-    seed: int, scenario: type[AgentScenario]
-) -> None:
+def test_a_lease_is_never_taken_from_a_live_holder_with_slow_tools(seed: int, scenario: type[AgentScenario]) -> None:
     report = Simulation(seed, scenario(seed), faults=[SLOW_TOOLS]).run()
     assert report.violation is None
     assert report.faults["ToolLatency"] > 0
@@ -58,7 +56,7 @@ def test_a_holder_that_stood_still_for_longer_than_its_lease_can_write_no_more(s
     assert fenced > 0
 
 
-def test_runs_of_the_dead_are_taken_over_and_come_to_their_end() -> None:
+def test_runs_of_dead_workers_are_taken_over_and_completed() -> None:
     deaths = Fault("ProcessDeath", 0.05, on="worker", at_most=12)
     taken = 0
     for seed in range(4):

@@ -71,7 +71,7 @@ def test_a_process_that_dies_loses_its_memory_and_starts_again() -> None:
     assert lives == [1, 2, 3]
 
 
-def test_what_comes_after_a_death_never_happens() -> None:
+def test_operations_after_a_simulated_crash_never_happen() -> None:
     happened: list[str] = []
 
     async def main(process: Process) -> None:
@@ -165,7 +165,7 @@ def test_an_unhandled_holdfast_error_ends_the_process_and_it_is_restarted() -> N
     assert report.trace.count(f"process-1 ends by {NotFound.__name__}") == 2
 
 
-def test_what_never_comes_to_its_end_is_a_violation() -> None:
+def test_a_run_that_never_ends_is_a_violation() -> None:
     async def idle(process: Process) -> None:
         while True:
             await process.sleep(30)
@@ -206,7 +206,7 @@ def test_a_tool_that_fails_has_done_nothing() -> None:
     assert run(Little(main, tenants=1), Fault("ToolFail", 1)) is None
 
 
-def test_the_trace_tells_who_did_what_and_when() -> None:
+def test_the_trace_shows_process_operation_and_time() -> None:
     async def main(process: Process) -> None:
         await process.sleep(2)
         process.say("is about to do it")

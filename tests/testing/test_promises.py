@@ -201,7 +201,7 @@ def without_end_of_call(now: Rows) -> None:
     now.calls[KEY]["c1"] = now.calls[KEY]["c1"]._replace(status="begun", step=None)
 
 
-def test_what_a_person_decided_meanwhile_stands() -> None:
+def test_a_decision_made_in_the_meantime_is_kept() -> None:
     asked, now = attempts(), rows()
     now.calls[KEY]["c1"] = now.calls[KEY]["c1"]._replace(status="cancelled", result=None)
     with pytest.raises(Violation):
@@ -230,7 +230,7 @@ def test_a_list_must_be_the_whole_log_in_order() -> None:
             check_list_result(log, displayed, 2)
 
 
-def test_a_tool_is_called_only_as_the_ledger_says() -> None:
+def test_a_tool_is_called_only_according_to_the_ledger() -> None:
     promises = Promises()
     promises.rows = rows()
     promises.rows.calls[KEY] = {

@@ -244,7 +244,7 @@ def test_a_file_too_large_has_a_header_and_a_note() -> None:
     )
 
 
-def test_every_text_can_be_printed_whatever_the_name() -> None:
+def test_paths_with_any_name_can_be_printed() -> None:
     for path in ("\udcff", "a\udc80b/é", "line\nbreak"):
         for text in (
             diff_text(None, file(path), b"", b"x\n"),

@@ -149,7 +149,7 @@ def test_an_unchanged_tree_gives_the_same_objects(root: Path) -> None:
         "renamed", "link elsewhere", "link to file", "file to directory", "directory to file", "file to pipe", "nothing",
     ],
 )  # fmt: skip
-def test_the_difference_is_what_changed(
+def test_a_difference_contains_exactly_the_changes(
     root: Path, change: Callable[[Path], object], new: list[str], gone: list[str], forget: bool
 ) -> None:
     first = run_scan(root)

@@ -15,9 +15,9 @@ from msgspec import structs
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, TenantHandle
 from holdfast.core import objects as bodies
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, LimitExceeded, NotFound, Stale
-from holdfast.stores.workspace import layers, snapshots
+from holdfast.stores.workspace import layers, snapshot_rows, snapshots
 from holdfast.stores.workspace.layers import LayerPart, NewLayer
-from holdfast.stores.workspace.snapshots import NewSnapshot, SnapshotUsage
+from holdfast.stores.workspace.snapshot_rows import NewSnapshot, SnapshotUsage
 from holdfast.sync_runner import step
 from holdfast.trees import manifests
 from holdfast.trees.entries import ZEROS, ContentPiece, Difference, TreeEntry
@@ -77,7 +77,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[World]:
 # Single snapshots
 
 
-def test_a_snapshot_is_what_was_recorded(world: World) -> None:
+def test_a_snapshot_contains_the_recorded_values(world: World) -> None:
     made = world.record(b"twelve bytes", step=3, kind="imported", parent_id=NEVER)
     assert world.acme.snapshots.get(made.id) == made
     assert (made.step, made.kind, made.parent_id, made.depth) == (3, "imported", NEVER, 0)
@@ -204,7 +204,7 @@ def test_the_smallest_and_largest_steps_are_stored(world: World, given: int) -> 
 @pytest.mark.parametrize("given", ["", "Step", "other", 7, b"step", []])
 def test_an_unknown_kind_is_refused(world: World, given: Any) -> None:
     with raises(InvalidInput, field="kind"):
-        snapshots.kind_of(given)
+        snapshot_rows.kind_of(given)
     with raises(InvalidInput, field="kind"):
         world.acme.snapshots.list(kind=given)
 

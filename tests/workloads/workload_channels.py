@@ -1,4 +1,4 @@
-"""Makers for what comes in through channels: pending messages, contacts and feedback. ``workloads`` says what a maker is."""
+"""Makers for pending messages, contacts and feedback. ``workloads`` defines a maker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.workloads.workloads import Arguments, World, maker
 
 ROOMS = (("telegram", "-100"), ("telegram", "-1001"), ("discord", "general"))
 SENDERS = 10
-"""Few names, so that many calls concern a known user."""
+"""Few names, so that many calls concern an existing user."""
 
 
 # Pending messages
@@ -45,7 +45,7 @@ def _delete_by_key(world: World) -> Arguments | None:
 
 @maker("pending_messages.delete_stale", before="pending_messages.append_batch")
 def _delete_stale(world: World) -> Arguments | None:
-    """What waited for half a dozen calls, if anything did."""
+    """Expire the pending messages that are older than about six calls."""
     return ((), {"older_than": timedelta(seconds=40)}) if _group(world) else None
 
 

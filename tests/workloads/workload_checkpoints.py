@@ -1,4 +1,4 @@
-"""Makers for checkpoints and objects: threads that grow, are forked, copied and pruned, with pieces of every size."""
+"""Makers for checkpoints and objects: threads grow, are forked, copied and pruned, with pieces of all sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ THREADS = ("chat", "work", "copy")
 
 @maker("checkpoints.put")
 def _put(world: World) -> Arguments:
-    """Mostly the next step of a thread, with a piece more; sometimes a fork, or a thread that had none."""
+    """Usually the next step of a thread with one more piece; sometimes a fork or a new thread."""
     thread = world.random.choice((*THREADS, *THREADS[:1] * 2))
     checkpoints = world.tenant.checkpoints.list(thread, namespace="")
     parent = world.random.choice([*checkpoints[:1] * 4, *checkpoints]) if checkpoints else None
@@ -96,6 +96,6 @@ def _pieces(parent: Checkpoint | None) -> list[bytes]:
 
 
 def _bodies(world: World) -> list[bytes]:
-    """A body or two: mostly text, sometimes what cannot be compressed and becomes an object."""
+    """One or two bodies: usually text, sometimes incompressible data that is stored as an object."""
     large = [world.random.randbytes(9_000)] if world.random.random() < 0.2 else []
     return [world.text().encode(), *large]

@@ -1,4 +1,4 @@
-"""Makers for compactions and what undoes them. ``workloads`` says what a maker is."""
+"""Makers for compactions and their rollback. ``workloads`` defines a maker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENTS_POLICY = replace(POLICY, trigger=0.9)
 
 
 class Shorten:
-    """Leaves every second message out, and of the others hardly anything."""
+    """A strategy that drops every second message and shortens the others."""
 
     name = "shorten"
 
@@ -59,7 +59,7 @@ def _archive(world: World) -> Arguments | None:
 
 @maker("compactions.rollback", before="compactions.compact")
 def _rollback(world: World) -> Arguments | None:
-    """Mostly an event that can be undone; now and then one that cannot, because a newer one is in the way. One is left alone."""
+    """Usually an event that can be rolled back; sometimes one that cannot, because a newer one exists. One event remains."""
     found = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
     return ((world.random.choice(found).id,), {}) if len(found) > 1 else None
 
@@ -74,7 +74,7 @@ def _attach(world: World) -> Arguments | None:
 
 @maker("compactions.detach", before="compactions.attach")
 def _detach(world: World) -> Arguments | None:
-    """From a session, or now and then from the agent; one session keeps its policy."""
+    """Usually detach from a session, sometimes from the agent; one session keeps its policy."""
     attached = {each.id: world.tenant.compactions.attached(each.id) for each in world.tenant.sessions.list()}
     own = [each for each, policy in attached.items() if policy == POLICY]
     if len(own) < 2:
@@ -85,7 +85,7 @@ def _detach(world: World) -> Arguments | None:
 
 
 def _compactable(world: World) -> Session | None:
-    """Some session of which a compaction can take something away."""
+    """Return a session with messages that a compaction can remove."""
     found = [each for each in world.tenant.sessions.list() if each.message_count > 2]
     found = [each for each in found if world.tenant.compactions.plan(each.id, POLICY).tokens_before > 40]
     return world.random.choice(found) if found else None

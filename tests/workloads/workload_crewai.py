@@ -30,7 +30,7 @@ def _delete_flow(world: World) -> Arguments | None:
 
 @maker("crew_memories.save")
 def _remember(world: World) -> Arguments:
-    """Two memories; sometimes one in the place of another."""
+    """Two memories; sometimes one replaces an existing memory."""
     crew_memories = world.tenant.crew_memories.list(limit=5)
     again = world.random.choice(crew_memories).id if crew_memories and world.random.random() < 0.3 else None
     return ([_memory(world, again), _memory(world, None)],), {}

@@ -1,4 +1,4 @@
-"""Makers for what agents of other frameworks keep over HTTP: A2A tasks, shares and expiring memories."""
+"""Makers for the data of other frameworks' agents: A2A tasks, shares and expiring memories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGENTS = ("helper", "writer")
 
 @maker("a2a_tasks.save")
 def _save(world: World) -> Arguments:
-    """A task that has grown, or shrunk."""
+    """Return a task that is longer or shorter than before."""
     id = world.random.choice(TASKS)
     a2a_task = world.tenant.a2a_tasks.find(id)
     history: list[Any] = [] if a2a_task is None else list(a2a_task.task["history"])[-world.random.randrange(1, 6) :]
@@ -103,13 +103,13 @@ def _forget(world: World) -> Arguments:
 
 @maker("agent_memories.prune", before="agent_memories.add")
 def _prune(world: World) -> Arguments | None:
-    """As of two days later: rows with a lifetime of one day are gone, the others remain."""
+    """Expire rows as of two days later: rows with a lifetime of one day are deleted, the others remain."""
     existing = [memory for agent in AGENTS for memory in world.tenant.agent_memories.list(agent=agent)]
     return ((), {"by": max(item.created_at for item in existing) + timedelta(days=2)}) if existing else None
 
 
 def _token(world: World) -> tuple[str, str] | None:
-    """Some link: its session and its token."""
+    """Return the session and the token of a share."""
     for session in world.tenant.sessions.list():
         if links := world.tenant.session_shares.list(session.id):
             return session.id, world.random.choice(links).token or ""

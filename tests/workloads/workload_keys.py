@@ -1,4 +1,4 @@
-"""Makers for API keys. ``workloads`` says what a maker is."""
+"""Makers for API keys. ``workloads`` defines a maker."""
 
 from __future__ import annotations
 

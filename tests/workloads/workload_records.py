@@ -1,4 +1,4 @@
-"""Makers for the write methods of every record store, from its types: a store added later needs no line here."""
+"""Makers for the write methods of every record store, generated from its types, so that new stores are covered too."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.contract.cases.record_samples import Samples, record_stores
 from tests.workloads.workloads import Arguments, World, maker
 
 NUMBERS = 6
-"""Different records of one store; few, so that calls meet."""
+"""The number of different records of one store; few, so that calls concern the same records."""
 LONG = ("text_bytes", "system_bytes")
-"""Limits of texts that may take several pages of the file."""
+"""Limits of texts that may fill several pages of the file."""
 
 
 class RecordMakers:
-    """The makers of one store."""
+    """Registers the makers of one store."""
 
     def __init__(self, name: str, samples: Samples) -> None:
         self._name, self._samples = name, samples
@@ -31,23 +31,23 @@ class RecordMakers:
             maker(f"{name}.restore", before=f"{name}.create")(self.any_key)
 
     def new(self, world: World) -> Arguments:
-        """Arguments of create and upsert."""
+        """Return arguments for create and upsert."""
         texts = {each: world.text() or "text" for each in self._long}
         return (self._samples.new(world.random.randrange(NUMBERS), **texts),), {}
 
     def update(self, world: World) -> Arguments | None:
-        """Arguments of update."""
+        """Return arguments for update."""
         key = self._existing(world)
         change = self._samples.change(world.random.randrange(NUMBERS))
         return None if key is None else (key, {"change": change})
 
     def key(self, world: World) -> Arguments | None:
-        """The key of a record that exists."""
+        """Return the key of an existing record."""
         key = self._existing(world)
         return None if key is None else (key, {})
 
     def any_key(self, world: World) -> Arguments:
-        """The key of a record that may exist or be deleted."""
+        """Return the key of a record that may exist or be deleted."""
         return self._samples.key(self._samples.new(world.random.randrange(NUMBERS))), {}
 
     def _existing(self, world: World) -> Any:

@@ -43,14 +43,14 @@ def _hold(world: World) -> Arguments | None:
 
 @maker("retention.release", before="retention.hold")
 def _release(world: World) -> Arguments | None:
-    """One of several: something is always held."""
+    """Release one of several holds, so that one always remains."""
     existing = world.tenant.retention.holds()
     return ((world.random.choice(existing).id,), {"reason": "closed"}) if len(existing) > 1 else None
 
 
 @maker("erasures.request")
 def _request(world: World) -> Arguments:
-    return (world.random.choice((world.tenant_name, "nobody")),), {"event_id": world.name("event"), "whole": False}
+    return (world.random.choice((world.tenant_name, "unknown")),), {"event_id": world.name("event"), "whole": False}
 
 
 def _run(world: World) -> Run | None:

@@ -1,4 +1,4 @@
-"""Makers for rewinds of runs. ``workloads`` says what a maker is."""
+"""Makers for rewinds of runs. ``workloads`` defines a maker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.workloads.workloads import Arguments, World, maker
 
 @maker("rewinds.begin", before="tool_calls.intend")
 def _begin(world: World) -> Arguments | None:
-    """Mostly of the run that has most to lose by it."""
+    """Usually rewind the run with the most calls after its last step."""
     actual = [run for run in world.tenant.runs.list() if _lost(world, run) and not _is_busy(world, run)]
     if not actual:
         return None
@@ -21,7 +21,7 @@ def _begin(world: World) -> Arguments | None:
 
 @maker("rewinds.redo", before="rewinds.finish")
 def _redo(world: World) -> Arguments | None:
-    """Of a rewind that is not the only one."""
+    """Choose a rewind while another one exists."""
     existing = [
         rewind
         for run in world.tenant.runs.list()
@@ -49,12 +49,12 @@ def _finish(world: World) -> Arguments | None:
 
 
 def _lost(world: World, run: Run) -> int:
-    """How many calls go with the last step of a run."""
+    """Return the number of tool calls of the last step of a run."""
     return sum(call.iteration >= run.iteration for call in world.tenant.tool_calls.list(run.id))
 
 
 def _is_busy(world: World, run: Run) -> bool:
-    """Whether a run cannot be moved: another drives its session, one below it is open, or it is being moved already."""
+    """Return whether a run cannot be rewound: its session has another active run, a child run is open, or a rewind has begun."""
     others = [item for item in world.tenant.runs.list(session=run.session_id) if item.id != run.id]
     below = [item for item in world.tenant.runs.list(parent=run.id) if item.finished_at is None]
     moving = world.tenant.rewinds.pending(run.id)

@@ -1,4 +1,4 @@
-"""Makers for agents, their blocks, and runs with their leases and tool calls. ``workloads`` says what a maker is.
+"""Makers for agents, their blocks, and runs with their leases and tool calls. ``workloads`` defines a maker.
 
 Between two calls 7 seconds pass, so a lease of a minute and a half outlives a dozen of them; then another worker gets the run.
 """
@@ -61,7 +61,7 @@ def _agent(world: World) -> Agent | None:
 
 @maker("runs.start")
 def _start(world: World) -> Arguments | None:
-    """Mostly a run of its own, now and then one below another."""
+    """Usually a top-level run, sometimes a child run."""
     existing = world.session()
     if existing is None:
         return None

@@ -1,4 +1,4 @@
-"""Makers for data without a tenant: the list of tenants, and the settings that all processes share."""
+"""Makers for data without a tenant: the list of tenants and the shared settings."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Makers for workspaces: small, unchanging directories of this package, captured on top of each other."""
+"""Makers for workspaces: small, constant directories of this package, captured in sequence."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import holdfast
-from holdfast.stores.workspace.snapshots import Snapshot
+from holdfast.stores.workspace.snapshot_rows import Snapshot
 from tests.workloads.workloads import Arguments, World, maker
 
 _PACKAGE = Path(holdfast.__file__).parent

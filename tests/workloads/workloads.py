@@ -40,11 +40,11 @@ KEY = "5e" * 32
 """The key for secrets."""
 TENANTS = ("acme", "zenith")
 ABOVE_TENANTS = ("tenants.", "erasures.", "api_keys.", "run_queue.", "server_settings.")
-"""How the methods of the stores begin that belong to no tenant."""
+"""Prefixes of the methods of stores without a tenant."""
 
 
 class OnEngine:
-    """A Holdfast on an engine of our choosing.
+    """A Holdfast on a given engine.
 
     Ids and time belong to the call in hand (see ``begin``), so a call does the same whatever became of those before it.
     """
@@ -54,40 +54,40 @@ class OnEngine:
         self._setting = _setting_of(0)
 
     async def migrate(self) -> None:
-        """Bring the schema up to date; ``on_engine`` does it for a blocking engine."""
+        """Migrate the schema; ``on_engine`` does this for a blocking engine."""
         await self.engine.exclusive(lambda connection: runner.up(connection, FixedClock()))
 
     def begin(self, number: int) -> None:
-        """The next call has this number: its ids and its time follow from it."""
+        """Set the number of the next call, which determines its ids and its time."""
         self._setting = _setting_of(number)
 
     @property
     def tenants(self) -> Tenants:
-        """All tenants."""
+        """Return the store of tenants."""
         return Tenants(AsyncTenants(self.engine, self._setting))
 
     @property
     def api_keys(self) -> ApiKeys:
-        """The keys of all tenants."""
+        """Return the store of all API keys."""
         return ApiKeys(AsyncApiKeys(self.engine, self._setting))
 
     @property
     def erasures(self) -> Erasures:
-        """The tenants who are to be forgotten."""
+        """Return the store of erasure requests."""
         return Erasures(AsyncErasures(self.engine, self._setting))
 
     @property
     def run_queue(self) -> RunQueue:
-        """The runs of all tenants."""
+        """Return the queue of runs of all tenants."""
         return RunQueue(AsyncRunQueue(self.engine, self._setting))
 
     @property
     def server_settings(self) -> ServerSettings:
-        """The settings that all processes share."""
+        """Return the store of shared settings."""
         return ServerSettings(AsyncServerSettings(self.engine, self._setting))
 
     def tenant(self, name: str) -> TenantHandle:
-        """The handle of one tenant."""
+        """Return the handle of a tenant."""
         return TenantHandle(self.engine, Scope(name, self._setting))
 
     def close(self) -> None:
@@ -96,14 +96,14 @@ class OnEngine:
 
 
 def on_engine(engine: OwnEngine) -> OnEngine:
-    """A Holdfast on a blocking engine, with its schema up to date."""
+    """Return a Holdfast on a blocking engine, with a migrated schema."""
     handle = OnEngine(engine)
     step(handle.migrate())
     return handle
 
 
 class Call(Struct, frozen=True):
-    """One call of a store's method, before it is made."""
+    """A call of a store method that has not been made yet."""
 
     number: int
     method: str
@@ -112,11 +112,11 @@ class Call(Struct, frozen=True):
     kwargs: dict[str, Any]
 
     def make(self, handle: OnEngine) -> Any:
-        """Make it on a blocking engine; the answer, or the typed error it ended in."""
+        """Make the call on a blocking engine; return its result or its typed error."""
         return self.bind(handle)()
 
     def bind(self, handle: OnEngine) -> Callable[[], Any]:
-        """``make``, ready to be called in any thread."""
+        """Return ``make`` as a function that any thread can call."""
         method = getattr(self._store(handle), self.method.rpartition(".")[2])
 
         def make() -> Any:
@@ -132,7 +132,7 @@ class Call(Struct, frozen=True):
         return make
 
     def coroutine(self, handle: OnEngine) -> Coroutine[Any, Any, Any]:
-        """``make``, for an asynchronous engine."""
+        """Return ``make`` as a coroutine for an asynchronous engine."""
         method = getattr(self._store(handle)._async, self.method.rpartition(".")[2])
 
         async def make() -> Any:
@@ -157,7 +157,7 @@ class Call(Struct, frozen=True):
 
 
 class World:
-    """What a maker may look at: the database as it is, a seeded source of chance, and names never used before."""
+    """The input of a maker: the current database, a seeded random generator, and new names."""
 
     def __init__(self, handle: OnEngine, random: Random) -> None:
         self.handle, self.random = handle, random
@@ -166,37 +166,37 @@ class World:
 
     @property
     def tenant(self) -> TenantHandle:
-        """The tenant the next call is about."""
+        """Return the tenant of the next call."""
         return self.handle.tenant(self.tenant_name)
 
     def name(self, prefix: str) -> str:
-        """A name that was not used before."""
+        """Return a new name."""
         self._names += 1
         return f"{prefix}-{self._names}"
 
     def session(self, *, deleted: bool = False, filled: bool = False) -> Session | None:
-        """Some session of the tenant; ``filled``: one with messages."""
+        """Return a random session of the tenant, or ``None``; with ``filled``, one with messages."""
         actual = [item for item in self.tenant.sessions.list(deleted=deleted) if item.message_count or not filled]
         return self.random.choice(actual) if actual else None
 
     def text(self) -> str:
-        """Content of any size: mostly a line, sometimes several pages of the file."""
+        """Return content of random size: usually a line, sometimes several pages of the file."""
         size = self.random.choice((3, 40, 40, 400, 400, 9_000))
         return "".join(self.random.choice("abc defgh\u00e9\u4e16\n") for _ in range(size))
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Maker = Callable[[World], Arguments | None]
-"""Arguments of one call, or ``None`` when there is nothing to call it on yet."""
+"""Returns the arguments of a call, or ``None`` if the database lacks a row to call the method on."""
 
 MAKERS: dict[str, Maker] = {}
 _BEFORE: dict[str, str] = {}
 
 
 def maker(method: str, *, before: str = "sessions.create") -> Callable[[Maker], Maker]:
-    """Register the maker of a method, named as callers reach it: ``store.method``.
+    """Register the maker of a method with its path from the handle: ``store.method``.
 
-    Where there is nothing yet to call it on, the method ``before`` is called instead, which makes such a thing.
+    If the maker returns ``None``, the method ``before`` is called first, which creates such a row.
     """
 
     def register(function: Maker) -> Maker:
@@ -215,19 +215,19 @@ def _setting_of(number: int) -> Setting:
 
 
 _STEPS_BEFORE = 5
-"""Calls in a row that lead up to one that could not be made at first."""
+"""The maximum number of calls that prepare one call."""
 
 
 WITH_FILES = frozenset(f"workspaces.{name}" for name in ("finish_rewinds", "import_archive", "redo", "rewind"))
-"""Methods that go by files, or change them too. What they write they write through methods of other stores, all of which have
-makers; deaths between those are tried in ``tests/workspaces``."""
+"""Methods that read or change files. They write through methods of other stores, which have makers; ``tests/workspaces`` tests
+crashes between those writes."""
 
 
 def write_methods() -> list[str]:
-    """The public methods of all stores that may write, as callers name them, but for those with files.
+    """Return the public methods of all stores that may write, by path, except for those with files.
 
-    A method is taken for a reader only if it goes to the engine's ``read`` and nowhere else, which engines enforce. Those that
-    are many transactions on purpose are left out: the state after half of them is one from which they promise to continue.
+    A method counts as a reader only if it calls nothing but the engine's ``read``, which engines enforce. Methods that consist of
+    several transactions by design are excluded: they guarantee to continue from the state after any of them.
     """
     probe = _Probe()
     setting = _setting_of(0)
@@ -238,26 +238,26 @@ def write_methods() -> list[str]:
         f"{path}.{name}"
         for path, store in actual.items()
         for name in dir(type(store))
-        if not name.startswith("_") and not probe.is_left_out(getattr(store._async, name))
+        if not name.startswith("_") and not probe.is_excluded(getattr(store._async, name))
     }
     return sorted(named - WITH_FILES)
 
 
 class _AllTenants(PlatformStores, SyncHandle):
-    """The stores that are above all tenants, without a database."""
+    """The stores without a tenant, without a database."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
 
 
 def methods_without_maker() -> list[str]:
-    """Write methods that no workload can call yet."""
+    """Return the write methods without a maker."""
     return [method for method in write_methods() if method not in MAKERS]
 
 
 def calls(world: World, count: int, stores: Collection[str] | None = None) -> Iterator[Call]:
-    """Calls for all write methods, or for those of some stores, in turn: in an order drawn from the world's seed, each made from
-    what is there then."""
+    """Yield calls of all write methods, or of those of some stores, in an order drawn from the world's seed. Arguments come
+    from the current database."""
     waiting: list[str] = []
     made = 0
     while made < count:
@@ -275,14 +275,14 @@ def calls(world: World, count: int, stores: Collection[str] | None = None) -> It
 
 
 def possible(world: World, method: str) -> tuple[str, Arguments]:
-    """The method, or the one before it that can be called now, with its arguments."""
+    """Return the method, or the preparing method that can be called now, with its arguments."""
     while (arguments := MAKERS[method](world)) is None:
         method = _BEFORE[method]
     return method, arguments
 
 
 class _Probe:
-    """An engine that runs nothing and notes where a method wanted to go."""
+    """An engine that runs nothing and records which of its methods are called."""
 
     dialect = Dialect.SQLITE
     distributed: bool | None = False
@@ -290,17 +290,17 @@ class _Probe:
     joined = False
 
     def __init__(self) -> None:
-        self._went: list[str] = []
+        self._calls: list[str] = []
 
-    def is_left_out(self, method: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+    def is_excluded(self, method: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
         if getattr(method, "only_reads", False) or getattr(method, "in_steps", False):
             return True
-        self._went.clear()
+        self._calls.clear()
         try:
             method().close()
         except TypeError:
-            return False  # it looks at its arguments before it goes to the engine
-        return self._went == ["read"]
+            return False  # it validates its arguments before it calls the engine
+        return self._calls == ["read"]
 
     def read(self, call: Any) -> Coroutine[Any, Any, Any]:
         return self._note("read")
@@ -311,12 +311,12 @@ class _Probe:
     def grouped(self, group: Any, item: Any) -> Coroutine[Any, Any, Any]:
         return self._note("grouped")
 
-    def _note(self, where: str) -> Coroutine[Any, Any, Any]:
-        self._went.append(where)
-        return _nothing()
+    def _note(self, operation: str) -> Coroutine[Any, Any, Any]:
+        self._calls.append(operation)
+        return _return_none()
 
 
-async def _nothing() -> None: ...
+async def _return_none() -> None: ...
 
 
 def _stores(holder: object, prefix: str) -> Iterator[tuple[str, Blocking[Any]]]:
@@ -377,14 +377,14 @@ def _purge_session(world: World) -> Arguments | None:
 
 @maker("sessions.buffered")
 def _save_buffer(world: World) -> Arguments:
-    """A buffer is filled and saved: see ``Call``."""
+    """Open a buffer, which ``Call`` fills and saves."""
     existing = world.session(filled=world.random.random() < 0.7)
     key, user = (existing.key, existing.user) if existing else (world.name("key"), "ada")
     return (key,), {"user": user or None}
 
 
 def _use(buffer: Buffer, number: int) -> None:
-    """Some of everything that a buffer can hold."""
+    """Fill a buffer with all kinds of data that it supports."""
     if number % 2:
         buffer.truncate_history(number % 3)
     for turn in range(1 + number % 4):
@@ -429,7 +429,7 @@ def _delete_messages(world: World) -> Arguments | None:
 
 @maker("messages.restore", before="messages.delete")
 def _restore_messages(world: World) -> Arguments | None:
-    """One of those that were deleted; another is left alone."""
+    """Restore one deleted message; another remains deleted."""
     actual = [
         (session.id, item.message.id)
         for session in world.tenant.sessions.list()
@@ -484,7 +484,7 @@ def _redo(world: World) -> Arguments | None:
 
 @maker("messages.search")
 def _search(world: World) -> Arguments:
-    """A write of the indexer: it indexes the messages appended since the last one."""
+    """Search, which also indexes the messages appended since the last search."""
     existing = world.session() if world.random.random() < 0.3 else None
     return (world.random.choice(("a*", "b*", "\u4e16", "e -g*")),), {"session_id": existing.id if existing else None}
 
@@ -493,7 +493,7 @@ def _messages(world: World, session: Session) -> Sequence[str]:
     return [message.id for message in world.tenant.messages.list(session.id)]
 
 
-# Makers in files of their own register themselves here; last, because they need what stands above.
+# Importing these modules registers their makers. The imports are last, because the modules import this one.
 from tests.workloads import (  # noqa: E402
     workload_channels,  # noqa: F401
     workload_checkpoints,  # noqa: F401

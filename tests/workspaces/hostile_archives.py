@@ -185,7 +185,7 @@ BYTES: dict[str, Callable[[], bytes]] = {
     "cut off in its packing": lambda: archive(member("a", LOOT * 5_000))[:-9],
     "something after its end": lambda: packed(raw(member("a", LOOT)) + b"more" * 200),
     "nothing": lambda: b"",
-    "no archive": lambda: b"PK\x03\x04 not what it says",
+    "no archive": lambda: b"PK\x03\x04 no ZIP archive",
     "packed, and no archive": lambda: packed(b"not tar" * 1_000),
     "a bomb of zeros": lambda: archive(member("bomb", bytes(60 * 1024 * 1024))),
     "a bomb after its end": lambda: packed(raw(member("a", LOOT)) + bytes(60 * 1024 * 1024)),

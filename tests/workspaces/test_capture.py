@@ -66,7 +66,7 @@ def test_a_snapshot_of_an_unchanged_tree_is_one_row(world: World, tree: Path, la
     assert world.described(second.snapshot) == on_disk(tree)
 
 
-def test_only_what_changed_is_read(small: World, tree: Path, later: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_files_are_read(small: World, tree: Path, later: None, monkeypatch: pytest.MonkeyPatch) -> None:
     small.capture(tree)
     (tree / "README.md").write_bytes(b"changed")
     read: list[int] = []
@@ -286,7 +286,7 @@ def test_the_same_id_is_the_same_snapshot(world: World, tree: Path) -> None:
 
 
 def test_the_same_id_for_another_run_is_a_conflict(small: World, tree: Path) -> None:
-    from holdfast.stores.workspace.snapshots import NewSnapshot
+    from holdfast.stores.workspace.snapshot_rows import NewSnapshot
     from holdfast.sync_runner import step
 
     first = small.capture(tree, step=1).snapshot

@@ -78,12 +78,12 @@ def git_says(root: Path, paths: list[str]) -> dict[str, bool]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2, 200))
-def test_very_many_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
+def test_very_many_patterns_match_the_same_paths_as_git(tmp_path: Path, seed: int) -> None:
     check_with_git(tmp_path, seed)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_many_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
+def test_many_patterns_match_the_same_paths_as_git(tmp_path: Path, seed: int) -> None:
     check_with_git(tmp_path, seed)
 
 

@@ -152,7 +152,7 @@ def test_captures_of_the_upper_directory_follow_each_other(small: World, lower: 
 @pytest.mark.parametrize(
     ("name", "option", "at"), [("redirect", "redirect_dir", "folder"), ("metacopy", "metacopy", "change")]
 )
-def test_what_only_the_file_system_can_follow_is_refused(
+def test_an_upper_directory_with_unsupported_mount_options_is_rejected(
     small: World, lower: Path, upper: Path, name: str, option: str, at: str
 ) -> None:
     base = small.capture(lower).snapshot
@@ -173,7 +173,7 @@ def test_a_device_is_no_whiteout(small: World, lower: Path, upper: Path) -> None
     assert "keep" in small.described(captured.snapshot), "the lower entry is unchanged"
 
 
-def test_a_base_that_is_not_there_is_refused(small: World, upper: Path) -> None:
+def test_a_missing_base_is_rejected(small: World, upper: Path) -> None:
     with raises(NotFound, noun="snapshot"):
         small.acme.workspaces.capture_upper(small.run_id, upper, base="01900000-0000-7000-8000-000000000001")
 

@@ -1,7 +1,7 @@
-"""Runs that are taken back and forth at random, beside a plain model that remembers everything: they never disagree.
+"""Random rewinds and redos of runs, compared with a plain model.
 
-The model is a tree of steps. A run stands at one of them; a step grows a new one below it, a rewind goes up, and a redo goes to
-where the last rewind that led here came from. What is shown of the conversation goes along.
+The model is a tree of steps. A run is at one of them. A step adds a child, a rewind moves up, and a redo returns to the origin of
+the last rewind to this step. The visible conversation follows the run.
 """
 
 from __future__ import annotations

@@ -228,9 +228,9 @@ def decode_first(data: bytes | str, decoders: Sequence[msgspec.json.Decoder[Any]
             return _convert_first(_ANY_JSON.decode(data), [decoder.type for decoder in decoders])
         raise type_errors[0]
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what} is invalid: {error}") from None
+        raise InvalidInput(f"{what} is invalid: {error}", field=what) from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidInput(f"{what} is not JSON: {error}") from None
+        raise InvalidInput(f"{what} is not JSON: {error}", field=what) from None
     except RecursionError:
         raise LimitExceeded(f"{what} is nested deeper than the limit json_depth", limit="json_depth") from None
 
@@ -358,7 +358,7 @@ def parse_time(value: Any) -> datetime:
     try:
         time: datetime = msgspec.convert(value, Annotated[datetime, Meta(tz=True)])
     except (msgspec.ValidationError, UnicodeEncodeError):
-        raise InvalidInput(f"a time must have the format 2030-01-31T12:00:00Z, not {value!r}") from None
+        raise InvalidInput(f"a time must have the format 2030-01-31T12:00:00Z, not {value!r}", field="time") from None
     return time
 
 

@@ -24,9 +24,9 @@ While a long command runs, the executor renews the lease, and throws ``Fenced`` 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,9 +36,15 @@ from holdfast import CompactionPolicy, NewMessage, NewToolCall, Summarizer, Tool
 from .events import BegunCall, Event
 from .replies import ModelTurn
 
+T = TypeVar("T")
+
 
 class Command(Struct, frozen=True):
     """A request of the loop to its executor."""
+
+
+CommandGenerator = Generator[Command, Any, T]
+"""A part of the loop: it yields commands, receives their results, and returns a ``T``."""
 
 
 class AskModel(Command, frozen=True):

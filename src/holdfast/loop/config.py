@@ -77,3 +77,20 @@ class LoopConfig(Struct, frozen=True, kw_only=True):
             return False
         is_held = self.hold is not None and self.hold(ToolRequest(request.name, request.input, request.id))
         return tool.hold or bool(is_held)
+
+    def stop_reason(self, progress: StepProgress) -> str | None:
+        """Return the reason for which a step ends its run, or ``None`` if the run continues."""
+        reply = progress.reply
+        if reply.stop is not None:
+            return reply.stop
+        reason = None if self.stop is None else self.stop(progress)
+        if reason is None and not reply.requests and not reply.continue_run and reply.pause_s is None:
+            reason = "end_turn"
+        return reason or self.exhausted_limit(progress.iteration, progress.usage)
+
+    def exhausted_limit(self, iteration: int, usage: Usage) -> str | None:
+        """Return the limit that a run has reached, if any."""
+        if iteration >= self.max_iterations:
+            return "max_iterations"
+        budget = self.budget_tokens
+        return "budget" if budget is not None and usage.input_tokens + usage.output_tokens >= budget else None

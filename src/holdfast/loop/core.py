@@ -25,52 +25,37 @@ the ledger until all calls are answered.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, TypeVar
-from uuid import UUID, uuid5
+from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
-from holdfast import NewToolCall, ToolOutcome, Usage
+from holdfast import ToolOutcome, Usage
 from holdfast.errors import Conflict, Fenced, HoldfastError, InvalidInput, NotFound
-from holdfast.types import Block, CaptureResult, CommittedStep, LoadedRun, Message, Run, ToolCall
+from holdfast.types import CaptureResult, CommittedStep, LoadedRun, Run, ToolCall
 
+from . import child_runs, intents
 from . import commands as do
-from .call_plan import OPEN_STATUSES, REPLY, CallPlan, plan_calls
-from .commands import Command
+from .call_plan import CallPlan, plan_calls
+from .commands import CommandGenerator
 from .config import LoopConfig, StepProgress
 from .events import BegunCall, Ending, EndStatus, Event, EventKind, ModelFailure
+from .intents import PendingReply
 from .messages import messages_of, text_of
+from .model_turns import build_turn
 from .pending_rewinds import finish_pending_rewind
-from .replies import ModelTurn, NormalizedReply, RequestedCall, decode_reply, normalize_reply
-from .tools import CallAnswer, Completed, Delegated, Failed, Snoozed, TimedOut, truncate_error
+from .replies import RequestedCall, normalize_reply
+from .tools import CallAnswer, Completed, Failed, Snoozed, TimedOut, truncate_error
 
-T = TypeVar("T")
-CommandGenerator = Generator[Command, Any, T]
 _BEFORE_THE_STEP = frozenset({"asking", "reply", "calling", "called"})
 """Events that belong to the step that is not committed yet."""
 MAX_CHANGES = 10
 """How often people may change calls of one reply between planning and recording them."""
-ANSWER_MESSAGES = 10
-"""Messages at the end of a child run's session that are searched for its answer."""
 
 
 class CallsChanged(Exception):
     """A person changed a call that was about to be made."""
-
-
-class PendingReply(Struct, frozen=True):
-    """A reply to carry out, and its records in the ledger."""
-
-    reply: NormalizedReply
-    record: ToolCall | None = None
-    """The ledger row that contains the reply, if it was recorded."""
-    calls: dict[str, ToolCall] = {}
-    """The recorded calls, by id."""
-    children: dict[str, Run] = {}
-    """The child runs, by the id of the call they answer."""
 
 
 def claim_and_drive(config: LoopConfig, run_id: str, *, holder: str, ttl_ms: int) -> CommandGenerator[Ending]:
@@ -131,7 +116,9 @@ class RunDriver:
             self.state, self.snapshot = loaded.step.state, loaded.step.snapshot
         if self.path is not None and self.iteration == 0:
             yield from self._first_capture()
-        pending: PendingReply | Ending | None = yield from self._load_pending(loaded.tool_calls)
+        pending: PendingReply | Ending | None = yield from intents.load_pending(
+            self.run.id, self.iteration, loaded.tool_calls
+        )
         while True:
             if pending is None:
                 pending = yield from self._ask()
@@ -153,33 +140,16 @@ class RunDriver:
         """End the run as failed."""
         error = truncate_error(error)
         yield do.FailRun(self.run.id, self.epoch, error)
-        yield from self._wake_parent()
+        yield from child_runs.wake_parent(self.run)
         return self._ending("failed", stop_reason="error", error=error)
 
-    def _load_pending(self, open_calls: Sequence[ToolCall]) -> CommandGenerator[PendingReply | None]:
-        """Load the reply of an iteration that an earlier process left unfinished, if there is one."""
-        record = next((call for call in open_calls if call.tool_name == REPLY and call.status in OPEN_STATUSES), None)
-        if record is None:
-            return None
-        reply = decode_reply(record.tool_input)
-        calls = {call.id: call for call in open_calls}
-        if record.iteration <= self.iteration:  # a step contains the outcomes of some of its calls
-            for request in reply.requests:
-                if request.id not in calls:
-                    try:
-                        calls[request.id] = yield do.GetCall(self.run.id, request.id)
-                    except NotFound:
-                        pass
-        children = yield do.ListChildren(self.run.id)
-        return PendingReply(reply, record, calls, {run.parent_call_id: run for run in children if run.parent_call_id})
-
     def _ask(self) -> CommandGenerator[PendingReply | Ending]:
-        exhausted = self._exhausted_limit(self.iteration, self.usage)
+        exhausted = self.config.exhausted_limit(self.iteration, self.usage)
         if exhausted is not None:
             yield do.FinishRun(self.run.id, self.epoch, exhausted)
-            yield from self._wake_parent()
+            yield from child_runs.wake_parent(self.run)
             return self._ending("completed", stop_reason=exhausted)
-        turn = yield from self._turn()
+        turn = yield from build_turn(self.config, self.run, self.iteration + 1, self.state)
         failures = 0
         while True:
             yield from self.tell("asking", turn)
@@ -194,19 +164,6 @@ class RunDriver:
                 return (yield from self.fail(f"the model raised {type(answer.error).__name__}: {answer.error}"))
             yield do.Sleep(delay)
 
-    def _turn(self) -> CommandGenerator[ModelTurn]:
-        context = yield do.BuildContext(self.run.session_id, self.config.context_tokens)
-        agent = (yield do.FindAgent(self.run.agent)) if self.run.agent else None
-        blocks: Sequence[Block] = ()
-        if agent is not None:
-            try:
-                blocks = yield do.ListBlocks(agent.id)
-            except NotFound:
-                pass  # the agent was removed between the two reads
-        iteration = self.iteration + 1
-        say = partial(_emit_token, self.config, self.run.id, iteration)
-        return ModelTurn(self.run, iteration, self.state, context, agent, blocks, [*self.config.tools.values()], say)
-
     def _carry_out(self, pending: PendingReply) -> CommandGenerator[Ending | None]:
         """Carry out a reply, and start over each time a person changes its calls."""
         for _ in range(MAX_CHANGES):
@@ -214,7 +171,7 @@ class RunDriver:
                 return (yield from self._try_carry_out(pending))
             except CallsChanged:
                 loaded: LoadedRun = yield do.LoadRun(self.run.id)
-                reloaded = yield from self._load_pending(loaded.tool_calls)
+                reloaded = yield from intents.load_pending(self.run.id, self.iteration, loaded.tool_calls)
                 if reloaded is None:
                     raise Conflict(
                         f"the pending reply of run {self.run.id} is no longer in the ledger", reason="changed"
@@ -238,7 +195,7 @@ class RunDriver:
         if plan.to_hold or plan.awaiting_people:
             return (yield from self._wait_for_people([*plan.to_hold, *plan.awaiting_people]))
         for call_id, child in plan.ended_children:
-            plan.outcomes[call_id] = yield from self._outcome_of(call_id, child)
+            plan.outcomes[call_id] = yield from child_runs.outcome_of(call_id, child)
         pause_s = yield from self._make_calls(pending, plan)
         if plan.wake_times or plan.open_children:
             return (yield from self._interim(plan))
@@ -247,23 +204,8 @@ class RunDriver:
     def _record_intents(
         self, pending: PendingReply, requests: Sequence[RequestedCall], *, hold: bool = False
     ) -> CommandGenerator[list[ToolCall]]:
-        """Make the first commit: the reply, if it is not recorded yet, and the calls that are about to be made."""
-        calls = [self._new_call(request, pending.calls.get(request.id), hold) for request in requests]
-        if pending.record is None:
-            calls.insert(0, self._reply_record(pending.reply))
-        recorded: Sequence[ToolCall] = yield do.RecordIntents(self.run.id, self.epoch, calls)
-        return [call for call in recorded if call.tool_name != REPLY]
-
-    def _reply_record(self, reply: NormalizedReply) -> NewToolCall:
-        id = f"{REPLY}:{self.iteration + 1}"
-        return NewToolCall(id=id, tool_name=REPLY, tool_input=reply.to_json(), safety="idempotent")
-
-    def _new_call(self, request: RequestedCall, call: ToolCall | None, hold: bool) -> NewToolCall:
-        if call is not None:  # the recorded fields apply, even if the tool has changed since
-            return NewToolCall(id=call.id, tool_name=call.tool_name, tool_input=call.tool_input, safety=call.safety)
-        tool = self.config.tools.get(request.name)
-        safety = "idempotent" if tool is None else tool.safety
-        return NewToolCall(id=request.id, tool_name=request.name, tool_input=request.input, safety=safety, hold=hold)
+        iteration = self.iteration + 1
+        return intents.record_intents(self.config, self.run, iteration, pending, requests, hold=hold)
 
     def _make_calls(self, pending: PendingReply, plan: CallPlan) -> CommandGenerator[float | None]:
         """Make the calls that can be made now, and return the seconds that a tool wants the run to pause afterwards."""
@@ -297,7 +239,7 @@ class RunDriver:
             yield from self._snooze(call.id, answer.seconds, plan)
         else:
             try:
-                child = yield from self._start_child(call, answer)
+                child = yield from child_runs.start_child(self.run, call, answer)
             except Fenced:
                 raise
             except (InvalidInput, NotFound, Conflict) as error:  # for example nested too deeply: the model must know
@@ -316,27 +258,6 @@ class RunDriver:
             plan.take_outcome(self.run.id, (yield do.GetCall(self.run.id, call_id)))
         else:
             plan.wake_times.append(until)
-
-    def _start_child(self, call: BegunCall, answer: Delegated) -> CommandGenerator[Run]:
-        """Start a child run. Each step can be repeated, because the call's id identifies the session, the task and the run."""
-        child, session_id = answer.child, answer.child.session_id
-        if session_id is None:
-            session = yield do.OpenSession(f"run:{self.run.id}:{call.id}", child.agent)
-            session_id = session.id
-        yield do.AppendTask(session_id, str(uuid5(UUID(self.run.id), call.id)), child.task)
-        started: Run = yield do.StartChild(session_id, child.agent, self.run.id, call.id, self.epoch, child.metadata)
-        return started
-
-    def _outcome_of(self, call_id: str, child: Run) -> CommandGenerator[ToolOutcome]:
-        """Return the outcome of a call from the ended child run that answers it."""
-        if child.status == "cancelled":
-            return ToolOutcome(id=call_id, status="cancelled", error=child.error or "its run was cancelled")
-        if child.status == "failed":
-            return ToolOutcome(id=call_id, status="failed", error=f"its run failed: {child.error or child.stop_reason}")
-        messages: Sequence[Message] = yield do.ReadLastMessages(child.session_id, ANSWER_MESSAGES)
-        replies = (message for message in reversed(messages) if message.role == "assistant")
-        text = next((NormalizedReply(message.content).text for message in replies), "")
-        return ToolOutcome(id=call_id, result=text, status="finished")
 
     def _first_capture(self) -> CommandGenerator[None]:
         """Capture the files before the first step, unless an earlier process already did."""
@@ -401,7 +322,7 @@ class RunDriver:
             output_tokens=self.usage.output_tokens + reply.output_tokens,
         )
         progress = StepProgress(self.iteration + 1, state, reply, outcomes, total)
-        reason = self._stop_reason(progress)
+        reason = self.config.stop_reason(progress)
         pause_s = _longer(reply.pause_s, tool_pause_s)
         until = (yield from self._in(pause_s)) if reason is None and pause_s is not None else None
         if outcomes:
@@ -412,7 +333,7 @@ class RunDriver:
             iteration=self.iteration + 1,
             state=state,
             messages=messages_of(reply, outcomes),
-            tool_calls=self._unrecorded_outcomes(pending, outcomes),
+            tool_calls=intents.unrecorded_outcomes(pending, outcomes, self.iteration + 1),
             usage=usage,
             last_tool_result=text_of(outcomes[-1]) if outcomes else None,
             snapshot=self.snapshot,
@@ -423,22 +344,11 @@ class RunDriver:
         yield from self.tell("step", step)
         return (yield from self._after_step(step, reason, until))
 
-    def _unrecorded_outcomes(self, pending: PendingReply, outcomes: Sequence[ToolOutcome]) -> list[ToolOutcome]:
-        """Return the outcomes that the ledger does not contain yet, and the outcome of the reply's own row."""
-        if not outcomes:
-            return []
-        reply_id = f"{REPLY}:{self.iteration + 1}" if pending.record is None else pending.record.id
-        calls = pending.calls
-        unrecorded = [
-            outcome for outcome in outcomes if outcome.id not in calls or calls[outcome.id].status in OPEN_STATUSES
-        ]
-        return [ToolOutcome(id=reply_id, status="finished"), *unrecorded]
-
     def _after_step(
         self, step: CommittedStep, reason: str | None, until: datetime | None
     ) -> CommandGenerator[Ending | None]:
         if reason is not None:
-            yield from self._wake_parent()
+            yield from child_runs.wake_parent(self.run)
             return self._ending("completed", stop_reason=reason)
         if until is not None:
             return self._ending("paused", pause_until=until)
@@ -458,29 +368,6 @@ class RunDriver:
             event = error
         yield from self.tell("compacted", event)
 
-    def _stop_reason(self, progress: StepProgress) -> str | None:
-        reply = progress.reply
-        if reply.stop is not None:
-            return reply.stop
-        reason = None if self.config.stop is None else self.config.stop(progress)
-        if reason is None and not reply.requests and not reply.continue_run and reply.pause_s is None:
-            reason = "end_turn"
-        return reason or self._exhausted_limit(progress.iteration, progress.usage)
-
-    def _exhausted_limit(self, iteration: int, usage: Usage) -> str | None:
-        if iteration >= self.config.max_iterations:
-            return "max_iterations"
-        budget = self.config.budget_tokens
-        return "budget" if budget is not None and usage.input_tokens + usage.output_tokens >= budget else None
-
-    def _wake_parent(self) -> CommandGenerator[None]:
-        """Resume the parent run, if there is one. If that is lost, the parent polls after a while."""
-        if self.run.parent_run_id is not None:
-            try:
-                yield do.ResumeRun(self.run.parent_run_id)
-            except (Conflict, NotFound):
-                pass  # the parent has ended in the meantime
-
     def _in(self, seconds: float) -> CommandGenerator[datetime]:
         now: datetime = yield do.Now()
         return now + timedelta(seconds=seconds)
@@ -495,7 +382,3 @@ def _longer(one: float | None, other: float | None) -> float | None:
 
 def _usage(run: Run) -> Usage:
     return Usage(input_tokens=run.input_tokens, output_tokens=run.output_tokens)
-
-
-def _emit_token(config: LoopConfig, run_id: str, iteration: int, piece: str) -> None:
-    config.tell(Event("token", run_id, iteration, piece))

@@ -17,9 +17,8 @@ from holdfast.errors import Conflict, Fenced, HoldfastError, NotFound, OutcomeUn
 from holdfast.types import Run
 
 from . import commands as do
-from .commands import Command, StoreCommand
+from .commands import Command, CommandGenerator, StoreCommand
 from .config import LoopConfig, log
-from .core import CommandGenerator
 from .events import Ending, ModelFailure
 from .tool_execution import make_call, resolve, run_in_thread
 from .tools import Call, CallAnswer, parallel_batches

@@ -12,8 +12,9 @@ from holdfast.errors import InvalidInput
 from holdfast.types import Run
 
 from . import executor, executor_async
+from .commands import CommandGenerator
 from .config import CHILD_POLL_S, CONTEXT_TOKENS, MAX_ITERATIONS, LoopConfig, StepProgress, Workspace
-from .core import CommandGenerator, claim_and_drive, drive
+from .core import claim_and_drive, drive
 from .events import Ending, Event
 from .replies import ToolRequest
 from .tools import Tool, tool

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from holdfast.types import Rewind, Run
 
 from . import commands as do
-from .commands import Command
+from .commands import CommandGenerator
 
 
-def finish_pending_rewind(run: Run, path: str | os.PathLike[str] | None) -> Generator[Command, Any, str | None]:
+def finish_pending_rewind(run: Run, path: str | os.PathLike[str] | None) -> CommandGenerator[str | None]:
     """Finish a pending rewind of a run. Return ``None``, or the reason why the run cannot continue.
 
     A loop without a workspace cannot finish a rewind that has files to restore. It pauses and releases the run, which then waits

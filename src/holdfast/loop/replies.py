@@ -122,7 +122,7 @@ def normalize_reply(reply: object, iteration: int) -> NormalizedReply:
     if isinstance(reply, str):
         reply = Reply(reply)
     if not isinstance(reply, Reply):
-        raise InvalidInput(f"a model must return a Reply or text, not {type(reply).__name__}")
+        raise InvalidInput(f"a model must return a Reply or text, not {type(reply).__name__}", field="model")
     if reply.pause_s is not None and not _is_duration(reply.pause_s):
         raise InvalidInput(f"pause_s must be 0 or more seconds, not {reply.pause_s!r}", field="pause_s")
     usage = reply.usage or Usage()
@@ -131,7 +131,7 @@ def normalize_reply(reply: object, iteration: int) -> NormalizedReply:
         state = reply.state if reply.state is UNSET else msgspec.to_builtins(reply.state)
         metadata = None if reply.metadata is None else dict(reply.metadata)
     except (TypeError, AttributeError, ValueError) as error:
-        raise InvalidInput(f"the model's reply is not JSON: {error}") from None
+        raise InvalidInput(f"the model's reply is not JSON: {error}", field="reply") from None
     return NormalizedReply(
         content,
         usage.input_tokens,
@@ -176,7 +176,7 @@ def _with_ids(content: list[dict[str, Any]], iteration: int) -> list[dict[str, A
         number += 1
         block["id"] = block.get("id") or f"call-{iteration}-{number}"
         if not isinstance(block.get("name"), str) or not isinstance(block["id"], str) or block["id"] in seen:
-            raise InvalidInput("every tool call needs a name, and an id that is unique in the reply")
+            raise InvalidInput("every tool call needs a name, and an id that is unique in the reply", field="calls")
         seen.add(block["id"])
     return content
 

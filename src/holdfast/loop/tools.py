@@ -277,7 +277,9 @@ def _arguments(
         elif parameter.kind is parameter.VAR_KEYWORD:
             is_open = True
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise InvalidInput(f"tool {name}: parameter {parameter.name} cannot be passed by name")
+            raise InvalidInput(
+                f"tool {name}: parameter {parameter.name} cannot be passed by name", field=parameter.name
+            )
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
         else:

@@ -65,7 +65,7 @@ async def distribute(connection: Connection, ours: Iterable[str]) -> list[str]:
     """
     if connection.dialect is not Dialect.POSTGRES:
         raise InvalidInput(
-            "only PostgreSQL can be distributed over several nodes, and this database is SQLite", field="dialect"
+            "only PostgreSQL can be distributed over several nodes, and this database is SQLite", field="database"
         )
     if not await connection.fetch(INSTALLED, ()):
         raise InvalidInput(

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from ..core.objects import Packed
 from ..core.scope import Scope
 from ..engines.protocol import Connection, Engine
-from ..errors import InvalidInput, NotFound, Stale
+from ..errors import InvalidInput, Stale
 from ..ids import parse as parse_id
 from ..offload import work
 from ..stores.execution.runs import states
@@ -26,15 +25,17 @@ from ..stores.objects import packs, removal
 from ..stores.workspace import layers, snapshots
 from ..stores.workspace import retention_rules as rules
 from ..stores.workspace.layers import LayerPart, NewLayer
-from ..stores.workspace.snapshots import AsyncSnapshots, NewSnapshot, Snapshot, SnapshotKind
+from ..stores.workspace.snapshot_rows import NewSnapshot, Snapshot, SnapshotKind, kind_of, parse_step
+from ..stores.workspace.snapshots import AsyncSnapshots
 from ..stores.workspace.squash import Squasher
-from ..trees import ignore_rules, stat_cache
+from ..trees import ignore_rules
 from ..trees.entries import Difference, objects_of
 from ..trees.ignore_rules import DEFAULT_IGNORE, IgnoreRules
 from ..trees.overlay import UpperScan
 from ..trees.scan import Scan, ScanResult
 from ..trees.stat_cache import CachedTree
 from ..trees.walk import SkippedEntry
+from .cached_trees import CachedTrees
 
 if TYPE_CHECKING:
     from ..trees.archives import ArchiveReader
@@ -44,8 +45,6 @@ TRIES = 3
 """How often a capture is tried when a snapshot it is based on was removed in the meantime."""
 MAX_HELD = 64 * 1024 * 1024
 """Bytes kept in memory although they are written to a pack."""
-MAX_CACHED_TREES = 8
-"""Maximum number of trees cached in memory."""
 
 
 class CaptureResult(Struct, frozen=True):
@@ -100,8 +99,8 @@ def capture_request(
     return CaptureRequest(
         run_id=parse_id(run_id, "run id"),
         root=root_of(path),
-        step=None if step is None else snapshots.parse_step(step),
-        kind=snapshots.kind_of(kind),
+        step=None if step is None else parse_step(step),
+        kind=kind_of(kind),
         ignore=IgnoreRules(ignore).patterns,
         ignore_defaults=ignore_defaults,
         id=scope.ids.new() if id is None else parse_id(id, "snapshot id"),
@@ -125,6 +124,7 @@ class Capturer:
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
+        self._cached_trees = CachedTrees(engine, scope)
 
     async def capture(self, request: CaptureRequest) -> CaptureResult:
         """Capture a directory, based on its cached tree as long as that is valid.
@@ -149,7 +149,7 @@ class Capturer:
         ignores = await work(self._engine, lambda: _ignores(request))
         scan = Scan(request.root, **self._scan_arguments(cached_tree, ignores, use_stats=True))
         capture, scanned = await self._run_scan(request, cached_tree, scan)
-        await work(self._engine, lambda: self._remember(request.root, cached_tree, capture.snapshot, scanned))
+        await self._cached_trees.save(request.root, cached_tree, capture.snapshot, scanned)
         return capture
 
     async def capture_upper(self, request: CaptureRequest, base: str) -> CaptureResult:
@@ -165,7 +165,7 @@ class Capturer:
         if before.done is not None:
             return CaptureResult(before.done, 0, 0)
         below = await self._snapshots.get(base)
-        cached_tree = await self._layer_tree(below.id, below.layer_id)
+        cached_tree = await self._cached_trees.of_layer(below.id, below.layer_id)
         if cached_tree is None:
             raise Stale(f"snapshot {base} was removed in the meantime")
         ignores = await work(self._engine, lambda: _ignores(request))
@@ -237,22 +237,6 @@ class Capturer:
             return CaptureResult(before.done, 0, 0)
         return (await self._run_scan(request, None, unpacking))[0]
 
-    def cached_in_memory(self, root: str) -> CachedTree | None:
-        """Return the last tree of a directory that this process has cached."""
-        return self._cached_trees.get(self._key(root))
-
-    async def find_cached(self, root: str) -> CachedTree | None:
-        """Return the last cached tree of a directory, from memory or from the file beside the database."""
-        return self.cached_in_memory(root) or await self._saved_tree(root)
-
-    def remember(self, root: str, cached_tree: CachedTree) -> None:
-        """Cache a tree in this process, replacing the last one of its directory."""
-        key, cached_trees = self._key(root), self._cached_trees
-        cached_trees.pop(key, None)
-        cached_trees[key] = cached_tree
-        while len(cached_trees) > MAX_CACHED_TREES:
-            cached_trees.pop(next(iter(cached_trees)), None)
-
     async def _stage(self, packed: Sequence[Packed], *, held_bytes: int) -> list[LayerPart]:
         """Write large objects to a pack, if packs are configured.
 
@@ -278,59 +262,10 @@ class Capturer:
         states.
         """
         if use_stats:
-            cached_tree = await self.find_cached(request.root)
+            cached_tree = await self._cached_trees.find(request.root)
             if cached_tree is not None:
                 return cached_tree
-        return None if last is None else await self._layer_tree(last.id, last.layer_id)
-
-    async def _saved_tree(self, root: str) -> CachedTree | None:
-        """Return the cached tree of which a file beside the database has the states."""
-        place = self._place(root)
-        cached = await work(self._engine, lambda: stat_cache.load(place)) if place is not None else None
-        if cached is None:
-            return None
-        cached_tree = await self._layer_tree(cached.snapshot_id, cached.layer_id)
-        if cached_tree is None:
-            return None
-        return structs.replace(cached_tree, stats=stat_cache.matching_stats(cached.stats, cached_tree.entries))
-
-    async def _layer_tree(self, snapshot_id: str, layer_id: str) -> CachedTree | None:
-        """Return a layer's tree without file states; ``None`` if the layer was removed."""
-        try:
-            tree, depth = await self._snapshots._layer_tree(layer_id)
-        except NotFound:
-            return None
-        size = await work(self._engine, lambda: sum(entry.size for entry in tree.entries.values()))
-        return CachedTree(snapshot_id, layer_id, depth, tuple(tree.ignore), tree.entries, {}, size)
-
-    def _remember(self, root: str, before: CachedTree | None, snapshot: Snapshot, scanned: ScanResult) -> None:
-        cached_tree = CachedTree(
-            snapshot.id,
-            snapshot.layer_id,
-            snapshot.depth,
-            tuple(scanned.difference.ignore),
-            scanned.entries,
-            scanned.stats,
-            snapshot.tree_bytes,
-        )
-        self.remember(root, cached_tree)
-        place = self._place(root)
-        is_kept = before is not None and before.stats is scanned.stats and before.layer_id == snapshot.layer_id
-        # A capture before a rewind is about to change, so its states are not worth writing.
-        if place is not None and not is_kept and snapshot.kind != "dirty":
-            stat_cache.save(place, cached_tree)
-
-    @property
-    def _cached_trees(self) -> dict[tuple[str, str], CachedTree]:
-        cached_trees: dict[tuple[str, str], CachedTree] = self._scope.shared.setdefault("workspaces", {})
-        return cached_trees
-
-    def _key(self, root: str) -> tuple[str, str]:
-        return self._scope.stored_tenant, root
-
-    def _place(self, root: str) -> Path | None:
-        folder = self._scope.caches
-        return None if folder is None else stat_cache.path_of(folder, self._scope.tenant, root)
+        return None if last is None else await self._cached_trees.of_layer(last.id, last.layer_id)
 
 
 async def _record(

@@ -26,7 +26,7 @@ from ..trees.prefetch import ObjectBodies
 from ..trees.restore import RestorePlan, RestoreResult
 from ..trees.stat_cache import CachedTree
 from ..trees.walk import Stat
-from .capture import Capturer
+from .cached_trees import CachedTrees
 from .readahead import drive
 from .snapshot_tree import SnapshotTree, SnapshotTrees
 
@@ -44,7 +44,7 @@ class Restorer:
         self._engine, self._scope = engine, scope
         self._snapshots = AsyncSnapshots(engine, scope)
         self._trees = SnapshotTrees(engine, self._snapshots)
-        self._capturer = Capturer(engine, scope)
+        self._cached_trees = CachedTrees(engine, scope)
 
     async def into(self, snapshot_id: str, root: str, *, replace: bool, advance: Advance) -> RestoreResult:
         """Restore a directory, which is created if it does not exist, to a snapshot.
@@ -66,7 +66,7 @@ class Restorer:
             InvalidInput: the tree contains entries that must not be written.
             Stale: another process keeps changing the directory.
         """
-        cached_tree = await self._capturer.find_cached(root)
+        cached_tree = await self._cached_trees.find(root)
         apart = None if cached_tree is None else await self._apart(target, cached_tree)
         for _ in range(TRIES):
             current = await work(self._engine, lambda: self._read_directory(root, target.tree, cached_tree))
@@ -113,7 +113,7 @@ class Restorer:
         for path in among:
             stats.pop(path, None)
             stats.pop(path.rpartition("/")[0], None)
-        self._capturer.remember(root, target.cached_tree(stats))
+        self._cached_trees.remember(root, target.cached_tree(stats))
 
     async def _apply(
         self,

@@ -24,10 +24,12 @@ from ..stores.execution.runs.step_log import Step
 from ..stores.execution.runs.steps import AsyncSteps
 from ..stores.workspace.rewind_rows import Rewind
 from ..stores.workspace.rewinds import AsyncRewinds
-from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
+from ..stores.workspace.snapshot_rows import Snapshot
+from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees.ignore_rules import DEFAULT_IGNORE, in_root
 from ..trees.restore import RestoreResult
 from . import capture
+from .cached_trees import CachedTrees
 from .capture import Capturer, root_of
 from .restore import TRIES, Advance, Restorer
 from .snapshot_tree import SnapshotTree, SnapshotTrees
@@ -56,6 +58,7 @@ class Rewinder:
         self._snapshots = AsyncSnapshots(engine, scope)
         self._trees = SnapshotTrees(engine, self._snapshots)
         self._capturer = Capturer(engine, scope)
+        self._cached_trees = CachedTrees(engine, scope)
         self._restorer = Restorer(engine, scope)
 
     async def rewind(
@@ -143,7 +146,7 @@ class Rewinder:
     ) -> RestoreResult:
         """Restore a directory that was just captured; capture it again if another process changes it in the meantime."""
         for _ in range(TRIES):
-            cached_tree = self._capturer.cached_in_memory(root)
+            cached_tree = self._cached_trees.in_memory(root)
             if cached_tree is None or cached_tree.snapshot_id != dirty.id:  # another thread has captured it since then
                 return await self._restorer.restore_to(root, target, advance=advance)
             try:

@@ -10,7 +10,8 @@ from ..engines.protocol import Engine
 from ..offload import work
 from ..stores.objects import packs
 from ..stores.workspace import layers
-from ..stores.workspace.snapshots import AsyncSnapshots, Snapshot
+from ..stores.workspace.snapshot_rows import Snapshot
+from ..stores.workspace.snapshots import AsyncSnapshots
 from ..trees import manifests
 from ..trees.entries import Tree
 from ..trees.stat_cache import CachedTree

@@ -13,7 +13,7 @@ from ..core.blocking import Blocking, blocking
 from ..core.store import TenantStore, only_reads
 from ..ids import Id
 from ..stores.workspace.rewind_rows import Rewind
-from ..stores.workspace.snapshots import SnapshotKind
+from ..stores.workspace.snapshot_rows import SnapshotKind
 from ..trees.restore import RestoreResult
 from . import capture
 from .archives import Archiver, TreeChange

@@ -67,7 +67,7 @@ def asking(saver: Any, work: Callable[[Trace], dict[str, Any]] | None = None, *,
     """Return a graph with a subgraph that has its own history, does some work and then interrupts."""
     below = StateGraph(state)
     below.add_node("work", work or (lambda state: {"answer": "none yet"}))
-    below.add_node("ask", lambda state: {"answer": interrupt("what is the answer?")})
+    below.add_node("ask", lambda state: {"answer": interrupt("which answer?")})
     below.add_edge(START, "work")
     below.add_edge("work", "ask")
     below.add_edge("ask", END)

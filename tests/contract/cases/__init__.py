@@ -31,7 +31,7 @@ let your test runner play every case on it::
         play(case, leg)
 
 A leg may lack a capability a case needs (``concurrency``, ``tenants``, ``reopening``, ``joining``); it must say so in
-``missing``, with the reason. A case that is played on a leg without what it needs fails, and so does one that is skipped.
+``missing``, with the reason. A case fails if its leg lacks a feature that it needs, and also if it is skipped.
 """
 
 from tests.contract.cases.suite import CAPABILITIES, Case, Leg, Skipped, can, cases, contract, play

@@ -145,7 +145,7 @@ async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, na
     assert saved is not None
     assert saved.task == task_of("t", 1), "it contains nothing of the deleted task"
     assert await configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == []
-    with raises(Conflict, saying="'t'"):
+    with raises(Conflict, saying="'t'", reason="id_taken"):
         await tasks.restore("t")
     world.clock.advance(1)
     await tasks.delete("t")

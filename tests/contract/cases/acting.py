@@ -58,7 +58,7 @@ async def a_repeated_create_compares_the_acting_user(world: World) -> None:
     with acme.acting(user="ada"):
         first = await acme.sessions.create(key="k", id=uuid_of("s"))
         assert await acme.sessions.create(key="k", id=uuid_of("s")) == first
-        with raises(AlreadyExists, saying="'ada'"):
+        with raises(AlreadyExists, noun="session", key="k", saying="'ada'"):
             await acme.sessions.create(key="k")
     with acme.acting(user="bob"), raises(Conflict):
         await acme.sessions.create(key="k", id=uuid_of("s"))
@@ -102,12 +102,12 @@ async def feedback_gets_the_acting_user(world: World) -> None:
     message = await acme.messages.append(session.id, role="user", content="x")
     with acme.acting(user="ada"):
         assert (await acme.feedback.create(message.id, is_positive=True)).user == "ada"
-        with raises(AlreadyExists, saying="'ada'"):
+        with raises(AlreadyExists, noun="feedback", key=message.id, saying="'ada'"):
             await acme.feedback.create(message.id, is_positive=False)
         assert (await acme.feedback.upsert(message.id, is_positive=False)).user == "ada"
         assert (await acme.feedback.upsert(message.id, user="bob", is_positive=True)).user == "bob"
         assert len(await acme.feedback.list()) == 2
-    with raises(InvalidInput, saying="acting"):
+    with raises(InvalidInput, field="user"):
         await acme.feedback.upsert(message.id, is_positive=True)
     assert (await acme.feedback.create(message.id, is_positive=True)).user == ""
 
@@ -191,14 +191,14 @@ async def values_of_a_context_must_be_valid_names(world: World) -> None:
     wrong: list[Any] = ["", 7, b"x", True]
     for name in ("user", "agent", "sender", "channel", "chat"):
         for value in wrong:
-            with raises(InvalidInput, saying=name):
+            with raises(InvalidInput, field=name):
                 acme.acting(**{name: value})
-        with raises(LimitExceeded, saying=name):
+        with raises(LimitExceeded, field=name, limit="name_bytes"):
             too_long: dict[str, Any] = {name: "x" * 11}
             acme.acting(**too_long)
     for name in ("agent_type", "peer_kind"):
         for value in (*wrong, "else"):
-            with raises(InvalidInput, saying=name):
+            with raises(InvalidInput, field=name):
                 acme.acting(**{name: value})
     hostile = "\x00\ud800'"
     with acme.acting(user=hostile, agent=hostile):

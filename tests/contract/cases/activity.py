@@ -32,7 +32,7 @@ async def an_entry_is_recorded_once_and_unchanged(world: World) -> None:
     assert (bare.actor, bare.subject_kind, bare.subject_id, bare.reason, bare.details) == ("", "", "", "", {})
     with acme.acting(user="grace"):
         assert (await acme.activity.record("looked")).actor == "grace"
-    with raises(NotFound, saying=created.id):
+    with raises(NotFound, key=created.id):
         await world.tenant("zenith").activity.get(created.id)
     with raises(NotFound):
         await acme.activity.get(uuid_of("missing"))
@@ -48,7 +48,7 @@ async def _again_under_the_same_id(world: World) -> None:
     world.clock.advance(5)
     assert await activity.record("looked", actor="ada", details={"n": 1}, id=id) == first
     for other in ({"actor": "bob"}, {"details": {"n": 2}}, {"details": {"n": True}}, {"reason": "why"}):
-        with raises(Conflict, saying=id):
+        with raises(Conflict, saying=id, reason="other_content"):
             await activity.record("looked", **{"actor": "ada", "details": {"n": 1}, "id": id, **other})  # type: ignore[arg-type]
     assert await activity.count() == 1
 
@@ -121,15 +121,15 @@ async def _filtered(world: World) -> None:
 @contract(limits=Limits(name_bytes=8, key_bytes=9, text_bytes=10, metadata_bytes=20, list_rows=3))
 async def activity_has_limits(world: World) -> None:
     activity = world.tenant().activity
-    over: list[tuple[str, dict[str, Any]]] = [
-        ("name_bytes = 8", {"actor": "a" * 9}),
-        ("name_bytes = 8", {"subject_kind": "a" * 9}),
-        ("key_bytes = 9", {"subject_id": "a" * 10}),
-        ("text_bytes = 10", {"reason": "a" * 11}),
-        ("metadata_bytes = 20", {"details": {"a": "b" * 20}}),
+    over: list[tuple[tuple[str, int], dict[str, Any]]] = [
+        (("name_bytes", 8), {"actor": "a" * 9}),
+        (("name_bytes", 8), {"subject_kind": "a" * 9}),
+        (("key_bytes", 9), {"subject_id": "a" * 10}),
+        (("text_bytes", 10), {"reason": "a" * 11}),
+        (("metadata_bytes", 20), {"details": {"a": "b" * 20}}),
     ]
-    for saying, arguments in over:
-        with raises(LimitExceeded, saying=saying):
+    for (limit, maximum), arguments in over:
+        with raises(LimitExceeded, limit=limit, maximum=maximum):
             await activity.record("x", **arguments)
     with raises(LimitExceeded, limit="name_bytes", maximum=8):
         await activity.record("x" * 9)

@@ -1,4 +1,4 @@
-"""API keys: who has one gets in, until it is revoked or expires, and nobody can read it out of the database."""
+"""API keys: a key grants access until it is revoked or expires, and cannot be recovered from the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.contract.cases.world import World, raises, uuid_of
 
 
 async def made(world: World, **fields: Any) -> tuple[str, ApiKey]:
-    """A new key, and what is kept of it."""
+    """Create a key; return it and its stored row."""
     key = new_api_key()
     return key, await world.api_keys.create(key, **{"name": "a key", **fields})
 
@@ -125,7 +125,7 @@ async def when_a_key_was_used_is_noted(world: World) -> None:
     await world.api_keys.touch(kept.id)
     assert (await world.api_keys.verify(key)).last_used_at == from_us(world.clock.now_us())
     with raises(NotFound):
-        await world.api_keys.touch(uuid_of("nobody"))
+        await world.api_keys.touch(uuid_of("unknown"))
 
 
 @contract("tenants")

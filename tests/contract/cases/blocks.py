@@ -50,7 +50,7 @@ async def a_save_of_all_blocks_can_require_that_nothing_has_changed(world: World
     assert await acme.blocks.save("ada", [NewBlock(label="a")], expected=[]) != []
     read = await acme.blocks.list("ada")
     await acme.blocks.append("ada", "a", "more")
-    with raises(Conflict, saying="'ada'"):
+    with raises(Conflict, saying="'ada'", reason="changed"):
         await acme.blocks.save("ada", [NewBlock(label="b")], expected=read)
     with raises(Conflict):
         await acme.blocks.save("ada", [NewBlock(label="b")], expected=[])
@@ -65,7 +65,7 @@ async def single_blocks_are_changed_by_version(world: World) -> None:
     created = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
     assert (created.value, created.description, created.limit_bytes, created.version) == ("kind", "who", 100, 1)
     assert await acme.blocks.get("ada", "persona") == created == await acme.blocks.find("ada", "persona")
-    with raises(Conflict, saying="version 1"):
+    with raises(Conflict, saying=" 1", reason="version"):
         await acme.blocks.set("ada", "persona", "other", version=0)
     changed = await acme.blocks.set("ada", "persona", "kinder", version=1)
     assert (changed.value, changed.description, changed.limit_bytes, changed.version) == ("kinder", "who", 100, 2)

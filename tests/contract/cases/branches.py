@@ -133,7 +133,7 @@ async def redo_undoes_a_rewind(world: World) -> None:
     redone = await acme.branches.redo(id)
     assert (redone.number, redone.origin) == (0, "start")
     assert await shown_text(acme, id) == "a b c"
-    with raises(Conflict, saying="cannot redo"):
+    with raises(Conflict, reason="nothing_to_redo"):
         await acme.branches.redo(id)
     await acme.branches.switch(id, 1)
     assert await shown_text(acme, id) == "a x"
@@ -207,7 +207,7 @@ async def a_branch_must_start_after_an_existing_message(world: World) -> None:
             await acme.branches.fork(id, at=at)
         with raises(InvalidInput):
             await acme.branches.rewind(id, to=at)
-    with raises(InvalidInput, saying="shows no message 2"):
+    with raises(InvalidInput, saying=" 2", field="seq"):
         await acme.branches.fork(id, at=2)
     with raises(InvalidInput):
         await acme.branches.rewind(id, to=None)  # type: ignore[arg-type]
@@ -280,7 +280,7 @@ async def branches_need_a_live_session(world: World) -> None:
                 partial(calls.list, session_id),
                 partial(calls.current, session_id),
             ):
-                with raises(NotFound, saying=session_id):
+                with raises(NotFound, noun="session", key=session_id):
                     await call()
     for bad in BAD_IDS:
         with raises(InvalidInput):

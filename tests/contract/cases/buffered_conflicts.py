@@ -14,12 +14,12 @@ from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, everything, raises, uuid_of
 
 
-async def check_conflict(world: World, buffer: AsyncBufferedSession, *, saying: str = "") -> None:
+async def check_conflict(world: World, buffer: AsyncBufferedSession, *, reason: str) -> None:
     """Check that repeated saves raise Conflict and change neither the database nor the buffer."""
     acme = world.tenant()
     before = (await everything(acme), buffer.history(), buffer.state, buffer.metadata, buffer.unsaved())
     for _ in range(2):
-        with raises(Conflict, saying=saying):
+        with raises(Conflict, reason=reason):
             await buffer.save()
         assert (
             await everything(acme), buffer.history(), buffer.state, buffer.metadata, buffer.unsaved()
@@ -30,7 +30,7 @@ async def check_conflict(world: World, buffer: AsyncBufferedSession, *, saying: 
 async def check_conflict_by_state(world: World, buffer: AsyncBufferedSession) -> None:
     """The same for a buffer without unsaved changes."""
     before = (await everything(world.tenant()), buffer.history(), buffer.state)
-    with raises(Conflict, saying="changed by another writer"):
+    with raises(Conflict, reason="changed"):
         await buffer.save()
     assert (await everything(world.tenant()), buffer.history(), buffer.state) == before
 
@@ -64,7 +64,7 @@ async def a_change_by_any_other_writer_is_a_conflict(world: World) -> None:
         buffer.add_message(role="user", content=f"mine {number}")
         buffer.set_label(f"mine {number}")
         await write(world.tenant(), buffer)
-        await check_conflict(world, buffer, saying="another writer")
+        await check_conflict(world, buffer, reason="changed")
         mine = buffer.unsaved()
         await buffer.reload()
         await check_stored(world, buffer)
@@ -98,7 +98,7 @@ async def the_second_of_two_buffers_to_save_has_a_conflict(world: World) -> None
     one.add_message(role="user", content="one")
     two.add_message(role="user", content="two")
     await one.save()
-    await check_conflict(world, two)
+    await check_conflict(world, two, reason="changed")
     one.add_message(role="user", content="more")
     await one.save()
     await check_stored(world, one)
@@ -110,7 +110,7 @@ async def the_second_of_two_new_sessions_under_a_key_has_a_conflict(world: World
     assert one.id != two.id
     two.add_message(role="user", content="two")
     await one.save()
-    await check_conflict(world, two, saying="under the key 'k'")
+    await check_conflict(world, two, reason="key_taken")
     await two.reload()
     assert (two.id, two.history()) == (one.id, [])
     two.add_message(role="user", content="two")
@@ -125,7 +125,7 @@ async def a_deletion_is_a_conflict_and_deleted_messages_do_not_come_back(world: 
         buffer = await saved_buffer(acme, key)
         buffer.add_message(role="user", content="mine")
         await getattr(world.tenant().sessions, remove)(buffer.id)
-        await check_conflict(world, buffer, saying="was deleted")
+        await check_conflict(world, buffer, reason="deleted")
         mine, deleted_id = buffer.unsaved(), buffer.id
         await buffer.reload()
         assert (buffer.history(), buffer.has_unsaved) == ([], False)
@@ -170,7 +170,7 @@ async def a_used_message_id_is_a_conflict_and_nothing_is_saved(world: World) -> 
     buffer.add_message(role="user", content="fine")
     buffer.add_message(role="user", content="taken", id=taken)
     buffer.set_label("l")
-    await check_conflict(world, buffer, saying="in use by another message")
+    await check_conflict(world, buffer, reason="id_taken")
     buffer.set_history(buffer.history()[:-1])
     await buffer.save()
     await check_stored(world, buffer)
@@ -190,7 +190,7 @@ async def discard_drops_unsaved_changes(world: World) -> None:
     again = await acme.sessions.buffered("k")
     assert again != buffer
     assert texts_of(again) == texts_of(buffer)
-    with raises(Conflict, saying="call sessions.buffered again"):
+    with raises(Conflict, reason="released"):
         buffer.add_message(role="user", content="to the wrong one")
     await check_stored(world, buffer)
 
@@ -314,7 +314,7 @@ async def a_session_whose_creation_was_rolled_back_can_be_saved_again(world: Wor
     await buffer.save()
     await world.caller.rollback()
     await world.caller.begin()
-    with raises(Conflict, saying="rolled back with the transaction"):
+    with raises(Conflict, reason="rolled_back"):
         await buffer.save()
     await buffer.reload(keep_unsaved=True)
     await buffer.save()
@@ -339,7 +339,7 @@ async def unsaved_messages_can_be_kept_after_those_of_another_writer(world: Worl
     buffer.add_message(role="assistant", content="mine", id=added, is_preserved=True, metadata={"a": 1}, token_count=77)
     buffer.add_message(kind="note", content={"any": "JSON"})
     mine = buffer.unsaved()
-    await check_conflict(world, buffer)
+    await check_conflict(world, buffer, reason="changed")
     await buffer.reload(keep_unsaved=True)
     await buffer.save()
     await check_stored(world, buffer)
@@ -363,7 +363,7 @@ async def a_copy_of_a_stored_message_is_not_unsaved(world: World) -> None:
     buffer.set_history([NewMessage(role="user", content="first"), *buffer.history()])
     assert [message.content[0]["text"] for message in buffer.unsaved()] == ["first"]
     await acme.messages.append(buffer.id, role="user", content="theirs")
-    await check_conflict(world, buffer)
+    await check_conflict(world, buffer, reason="changed")
     await buffer.reload(keep_unsaved=True)
     assert texts_of(buffer) == ["0", "1", "2", "theirs", "first"]
     await buffer.save()

@@ -69,25 +69,25 @@ async def only_the_holder_of_the_run_can_write(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     run = await acme.runs.start(session.id, agent="helper")
-    with raises(Conflict, saying="the newest checkpoint is None"):
-        await acme.checkpoints.put("t", id="1", state=b"", lease=(run.id, 0))
+    with raises(Conflict, saying="None", reason="status"):
+        await acme.checkpoints.put("t", id="n1", state=b"", lease=(run.id, 0))
     first = await acme.leases.claim("one", run_id=run.id)
     assert first is not None
     mine = (run.id, first.epoch)
-    await acme.checkpoints.put("t", id="1", state=b"", lease=mine)
-    await acme.checkpoints.put_writes("t", id="1", task_id="x", new=[Write(0, "c")], lease=mine)
+    await acme.checkpoints.put("t", id="n1", state=b"", lease=mine)
+    await acme.checkpoints.put_writes("t", id="n1", task_id="x", new=[Write(0, "c")], lease=mine)
     await acme.leases.release(run.id, epoch=first.epoch)
     second = await acme.leases.claim("other", run_id=run.id)
     assert second is not None
-    await acme.checkpoints.put("t", id="2", parent="1", state=b"", lease=(run.id, second.epoch))
-    with raises(Fenced, saying="the newest checkpoint is 2"):
-        await acme.checkpoints.put("t", id="3", parent="1", state=b"", lease=mine)
-    with raises(Fenced, saying="the newest checkpoint is 2"):
-        await acme.checkpoints.put_writes("t", id="1", task_id="y", new=[Write(0, "c")], lease=mine)
+    await acme.checkpoints.put("t", id="n2", parent="n1", state=b"", lease=(run.id, second.epoch))
+    with raises(Fenced, saying="n2"):
+        await acme.checkpoints.put("t", id="n3", parent="n1", state=b"", lease=mine)
+    with raises(Fenced, saying="n2"):
+        await acme.checkpoints.put_writes("t", id="n1", task_id="y", new=[Write(0, "c")], lease=mine)
     with raises(NotFound):
-        await acme.checkpoints.put("t", id="3", state=b"", lease=(uuid_of("missing"), 1))
-    assert await ids(acme, "t") == ["2", "1"]
-    await acme.checkpoints.put("t", id="3", state=b"")
+        await acme.checkpoints.put("t", id="n3", state=b"", lease=(uuid_of("missing"), 1))
+    assert await ids(acme, "t") == ["n2", "n1"]
+    await acme.checkpoints.put("t", id="n3", state=b"")
 
 
 @contract()

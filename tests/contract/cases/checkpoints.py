@@ -236,9 +236,9 @@ async def uuids_work_like_other_ids(world: World) -> None:
     for parent, id in zip([None, *uuids], uuids, strict=False):
         await acme.checkpoints.put("t", id=id, parent=parent, state=id.encode(), only_after_head=True)
     await acme.checkpoints.put_writes("t", id=uuids[3], task_id=uuids[0], new=[Write(0, "c", b"w", [b"p"])])
-    with raises(Conflict, saying=f"newest checkpoint is {uuids[3]}"):
+    with raises(Conflict, saying=uuids[3], reason="newer_checkpoint"):
         await acme.checkpoints.put("t", id=uuid_of(9), parent=uuids[1], state=b"", only_after_head=True)
-    with raises(Conflict, saying=f"newest checkpoint is {uuids[3]}"):
+    with raises(Conflict, saying=uuids[3], reason="newer_checkpoint"):
         await acme.checkpoints.put(
             "t", id=uuid_of(9), parent=uuids[1], state=b"", only_after_head=True, known_head=uuids[2]
         )
@@ -392,17 +392,17 @@ async def users_of_a_tenant_have_separate_threads(world: World) -> None:
 @contract()
 async def a_single_writer_gets_a_conflict_with_the_newest_checkpoint(world: World) -> None:
     checkpoints = world.tenant().checkpoints
-    await checkpoints.put("t", id="1", state=b"", only_after_head=True)
-    await checkpoints.put("t", id="2", state=b"", parent="1", only_after_head=True)
-    with raises(Conflict, saying="the newest checkpoint is 2"):
-        await checkpoints.put("t", id="3", state=b"", parent="1", only_after_head=True)
-    with raises(Conflict, saying="the newest checkpoint is 2"):
-        await checkpoints.put("t", id="3", state=b"", only_after_head=True)
-    await checkpoints.put("t", id="2", state=b"again", parent="1", only_after_head=True)
-    await checkpoints.put("t", id="3", state=b"a fork", parent="1")
-    await checkpoints.put("t", id="4", state=b"", parent="3", only_after_head=True)
-    await checkpoints.put("t", id="1", namespace="child", state=b"", only_after_head=True)
-    assert [checkpoint.id for checkpoint in await checkpoints.list("t", namespace="")] == ["4", "3", "2", "1"]
+    await checkpoints.put("t", id="n1", state=b"", only_after_head=True)
+    await checkpoints.put("t", id="n2", state=b"", parent="n1", only_after_head=True)
+    with raises(Conflict, saying="n2", reason="newer_checkpoint"):
+        await checkpoints.put("t", id="n3", state=b"", parent="n1", only_after_head=True)
+    with raises(Conflict, saying="n2", reason="newer_checkpoint"):
+        await checkpoints.put("t", id="n3", state=b"", only_after_head=True)
+    await checkpoints.put("t", id="n2", state=b"again", parent="n1", only_after_head=True)
+    await checkpoints.put("t", id="n3", state=b"a fork", parent="n1")
+    await checkpoints.put("t", id="n4", state=b"", parent="n3", only_after_head=True)
+    await checkpoints.put("t", id="n1", namespace="child", state=b"", only_after_head=True)
+    assert [checkpoint.id for checkpoint in await checkpoints.list("t", namespace="")] == ["n4", "n3", "n2", "n1"]
 
 
 @contract("concurrency")

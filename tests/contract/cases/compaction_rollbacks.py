@@ -109,7 +109,7 @@ async def the_newest_compaction_must_be_rolled_back_first(world: World) -> None:
     ]
     assert (await acme.sessions.get(session.id)).compaction_count == 3
     for older in events[:2]:
-        with raises(Conflict, saying=f"roll back {events[2].id} first"):
+        with raises(Conflict, saying=events[2].id, reason="newer_compaction"):
             await acme.compactions.rollback(older.id)
     assert await shown_messages(acme, session) == states[3]
     appended: list[Message] = []
@@ -118,7 +118,7 @@ async def the_newest_compaction_must_be_rolled_back_first(world: World) -> None:
         await acme.compactions.rollback(events[number].id)
         await check_restored(acme, session, states[number], *appended)
         assert (await acme.sessions.get(session.id)).compaction_count == number
-        with raises(Conflict, saying=f"{events[number].id} was rolled back already"):
+        with raises(Conflict, saying=events[number].id, reason="rolled_back"):
             await acme.compactions.rollback(events[number].id)
     before = await shown_messages(acme, session)
     again = await acme.compactions.compact(session.id, POLICY, summary="once more")
@@ -167,7 +167,7 @@ async def a_rollback_restores_the_feedback_on_a_message(world: World) -> None:
     assert [entry.message_id for entry in await acme.feedback.list(session_id=session.id)] == [messages[4].id]
     again = next(entry for entry in feedback if entry.message_id == messages[0].id)
     await acme.feedback.create(messages[3].id, is_positive=False, id=again.id)
-    with raises(Conflict, saying="feedback to restore"):
+    with raises(Conflict, reason="feedback_id_taken"):
         await acme.compactions.rollback(event.id)
     await acme.feedback.delete(again.id)
     await acme.feedback.create(str(event.summary_message_id), is_positive=False)
@@ -268,7 +268,7 @@ async def a_message_that_was_appended_again_is_not_overwritten(world: World) -> 
     event = await acme.compactions.compact(session.id, POLICY, summary="s")
     other = await acme.sessions.create()
     again = await acme.messages.append(other.id, role="user", content="by its id", id=first.id)
-    with raises(Conflict, saying="appended again"):
+    with raises(Conflict, reason="message_id_taken"):
         await acme.compactions.rollback(event.id)
     assert (await acme.sessions.get(session.id)).compaction_count == 1
     await acme.messages.delete(other.id, [again.id])
@@ -290,7 +290,7 @@ async def a_compaction_does_not_change_other_branches(world: World) -> None:
         later = await acme.messages.append(session.id, role="user", content="on the first branch")
         await acme.branches.switch(session.id, fork.number)
         assert await shown_messages(acme, session) == before[:6]
-        with raises(Conflict, saying="of branch 0"):
+        with raises(Conflict, saying=event.id, reason="other_branch"):
             await acme.compactions.rollback(event.id)
         mine = await acme.compactions.compact(session.id, POLICY, summary="on the fork")
         assert [message.is_summary for message in await shown_messages(acme, session)] == [True, False, False]
@@ -348,9 +348,9 @@ async def no_branch_starts_between_removed_messages_and_their_summary(world: Wor
     await acme.branches.switch(session.id, (await acme.branches.fork(session.id, at=9)).number)
     for number in (1, 0):
         await acme.branches.switch(session.id, number)
-        with raises(Conflict, saying=f"roll back compaction {event.id} first"):
+        with raises(Conflict, saying=event.id, reason="compacted"):
             await acme.branches.fork(session.id, at=5)
-        with raises(Conflict, saying=event.id):
+        with raises(Conflict, saying=event.id, reason="compacted"):
             await acme.branches.rewind(session.id, to=5)
     for at, expected in ((1, [1]), (8, [1, 5, 8]), (0, [])):
         await acme.branches.rewind(session.id, to=at)
@@ -358,7 +358,7 @@ async def no_branch_starts_between_removed_messages_and_their_summary(world: Wor
         await acme.branches.redo(session.id)
     second = await acme.compactions.compact(session.id, ALL, summary="all of it")
     assert [message.seq for message in await shown_messages(acme, session)] == [1, 5, 10]
-    with raises(Conflict, saying=second.id):
+    with raises(Conflict, saying=second.id, reason="compacted"):
         await acme.branches.rewind(session.id, to=5)
     await acme.compactions.rollback(second.id)
     await acme.compactions.rollback(event.id)

@@ -262,7 +262,7 @@ async def ids_of_tool_calls_may_repeat(world: World) -> None:
     )
     plan = await acme.compactions.plan(session.id, replace(POLICY, preserve_last=0))
     await acme.messages.append_many(session.id, [NewMessage(role="user", content=result("a")) for _ in range(2)])
-    with raises(Conflict, saying=session.id):
+    with raises(Conflict, saying=session.id, reason="plan_outdated"):
         await acme.compactions.compact(session.id, plan=plan, summary="s")
 
 
@@ -272,9 +272,9 @@ async def a_compaction_that_would_not_shrink_the_session_is_refused(world: World
     session, messages = await session_with(acme, "a", "b", "c", "d", token_count=3)
     before = await acme.sessions.get(session.id)
     world.clock.advance(1)
-    with raises(NothingToCompact, saying="the summary has"):
+    with raises(NothingToCompact, reason="summary_too_large"):
         await acme.compactions.compact(session.id, POLICY, summary="a summary that is longer than the removed messages")
-    with raises(NothingToCompact, saying="4 messages are protected"):
+    with raises(NothingToCompact, saying="4 ", reason="protected"):
         await acme.compactions.compact(session.id, summary="s")
     for summary in ("", " \n\t"):
         with raises(InvalidInput, field="summary"):
@@ -371,7 +371,7 @@ async def a_plan_is_executed_exactly_as_made_or_not_at_all(world: World) -> None
         plan = await acme.compactions.plan(session.id, POLICY)
         await meanwhile(session, messages)
         messages_before, history = await shown_messages(acme, session), await acme.compactions.history(session.id)
-        with raises(Conflict, saying="make a new plan"):
+        with raises(Conflict, reason="plan_outdated"):
             await acme.compactions.compact(session.id, plan=plan, summary="s")
         assert await shown_messages(acme, session) == messages_before, meanwhile.__name__
         assert await acme.compactions.history(session.id) == history
@@ -386,7 +386,7 @@ async def a_compaction_can_be_repeated_under_its_id(world: World) -> None:
     assert await acme.compactions.compact(session.id, POLICY, summary="s", id=uuid_of("event")) == first
     assert await acme.compactions.history(session.id) == [first]
     other, messages = await session_with(acme, *[LONG] * 6)
-    with raises(Conflict, saying=uuid_of("event")):
+    with raises(Conflict, saying=uuid_of("event"), reason="id_taken"):
         await acme.compactions.compact(other.id, POLICY, summary="s", id=uuid_of("event"))
     assert await shown_messages(acme, other) == messages
 
@@ -460,7 +460,7 @@ async def contents_from_a_strategy_are_checked_like_an_append(world: World) -> N
             await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={messages[0].id: content}))
     with raises(InvalidText, saying=foreign.id, field="rewrite"):
         await acme.compactions.plan(session.id, POLICY, strategy=Greedy(rewrite={foreign.id: {1, 2}}))
-    with raises(LimitExceeded, saying="content_bytes", field="rewrite"):
+    with raises(LimitExceeded, saying=messages[0].id, field="rewrite", limit="content_bytes"):
         large = Greedy(rewrite={messages[0].id: "x" * world.limits.content_bytes})
         await acme.compactions.plan(session.id, POLICY, strategy=large)
     blocks = [{"type": "text", "text": "shorter"}]
@@ -470,7 +470,7 @@ async def contents_from_a_strategy_are_checked_like_an_append(world: World) -> N
     assert [(rewritten.content, rewritten.tokens) for rewritten in plan.rewritten] == [
         (content, estimate(content)) for content in contents
     ]
-    with raises(InvalidInput, saying="content"):
+    with raises(InvalidInput, field="content"):
         forged = replace(plan, rewritten=[replace(plan.rewritten[0], content=None), *plan.rewritten[1:]])
         await acme.compactions.compact(session.id, plan=forged, summary="s")
     assert await shown_messages(acme, session) == before

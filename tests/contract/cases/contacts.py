@@ -126,14 +126,14 @@ async def invalid_contacts_are_rejected(world: World) -> None:
 @contract(limits=Limits(name_bytes=4, display_bytes=300, url_bytes=5, metadata_bytes=20, batch_rows=2, list_rows=2))
 async def contacts_have_limits(world: World) -> None:
     acme = world.tenant()
-    too_much: list[tuple[dict[str, Any], str]] = [
-        ({"display_name": "x" * 301}, "display_bytes = 300"),
-        ({"username": "Grace"}, "name_bytes = 4"),
-        ({"avatar_url": "http:/"}, "url_bytes = 5"),
-        ({"metadata": {"k": "x" * 20}}, "metadata_bytes = 20"),
+    too_much: list[tuple[dict[str, Any], tuple[str, int]]] = [
+        ({"display_name": "x" * 301}, ("display_bytes", 300)),
+        ({"username": "Grace"}, ("name_bytes", 4)),
+        ({"avatar_url": "http:/"}, ("url_bytes", 5)),
+        ({"metadata": {"k": "x" * 20}}, ("metadata_bytes", 20)),
     ]
-    for arguments, saying in too_much:
-        with raises(LimitExceeded, saying=saying):
+    for arguments, (limit, maximum) in too_much:
+        with raises(LimitExceeded, limit=limit, maximum=maximum):
             await acme.contacts.upsert("t", "7", **arguments)
     with raises(LimitExceeded, limit="batch_rows", maximum=2):
         await acme.contacts.get_many(["1", "2", "3"])
@@ -260,7 +260,7 @@ async def several_contacts_are_looked_up_in_one_call(world: World) -> None:
     await people(acme, "1", "2", "3")
     world.clock.advance(1)
     newer = await acme.contacts.upsert("discord", "2")
-    contacts = await acme.contacts.get_many(["2", "1", "nobody", "1"])
+    contacts = await acme.contacts.get_many(["2", "1", "unknown", "1"])
     assert {*contacts} == {"1", "2"}
     assert contacts["2"] == newer, "with several channels, the contact seen last"
     assert contacts["1"] == await acme.contacts.find("telegram", "1")
@@ -307,7 +307,7 @@ async def merging_needs_two_contacts(world: World) -> None:
     assert await acme.contacts.merge([a.id]) is None
     assert await acme.contacts.merge([a.id, a.id.upper()]) is None
     assert await acme.contacts.merge([uuid_of("missing")]) is None
-    with raises(NotFound, saying=uuid_of("missing")):
+    with raises(NotFound, noun="contact", key=uuid_of("missing")):
         await acme.contacts.merge([a.id, uuid_of("missing")])
     theirs = await world.tenant("zenith").contacts.upsert("telegram", "z")
     with raises(NotFound):

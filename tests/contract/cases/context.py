@@ -446,7 +446,7 @@ async def required_messages_have_a_limit(world: World) -> None:
         await acme.messages.append(session, role="system", content=f"m{number}", token_count=1)
     assert seqs(await acme.messages.context(session, max_tokens=10)) == [1, 2, 3, 4, 5]
     await acme.messages.append(session, role="user", content="one more", token_count=1, is_preserved=True)
-    with raises(LimitExceeded, saying="page_rows = 5"):
+    with raises(LimitExceeded, limit="page_rows", maximum=5):
         await acme.messages.context(session, max_tokens=10)
 
 

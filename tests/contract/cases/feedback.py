@@ -108,13 +108,13 @@ async def invalid_feedback_is_rejected(world: World) -> None:
 async def feedback_has_limits(world: World) -> None:
     acme = world.tenant()
     (message,) = await answers(acme)
-    too_much: list[tuple[dict[str, Any], str]] = [
-        ({"user": "Grace"}, "name_bytes = 4"),
-        ({"feedback_text": "x" * 6}, "text_bytes = 5"),
-        ({"metadata": {"k": "x" * 20}}, "metadata_bytes = 20"),
+    too_much: list[tuple[dict[str, Any], tuple[str, int]]] = [
+        ({"user": "Grace"}, ("name_bytes", 4)),
+        ({"feedback_text": "x" * 6}, ("text_bytes", 5)),
+        ({"metadata": {"k": "x" * 20}}, ("metadata_bytes", 20)),
     ]
-    for arguments, saying in too_much:
-        with raises(LimitExceeded, saying=saying):
+    for arguments, (limit, maximum) in too_much:
+        with raises(LimitExceeded, limit=limit, maximum=maximum):
             await acme.feedback.create(message.id, is_positive=True, **arguments)
     for _ in range(3):
         await acme.feedback.create(message.id, is_positive=True, feedback_text="x" * 5)
@@ -171,7 +171,7 @@ async def a_user_has_one_opinion_of_a_message(world: World) -> None:
     first = await acme.feedback.upsert(
         message.id, user="ada", is_positive=True, feedback_text="good", metadata={"n": 1}
     )
-    with raises(AlreadyExists, saying="upsert"):
+    with raises(AlreadyExists, noun="feedback", key=message.id):
         await acme.feedback.create(message.id, is_positive=False, user="ada")
     with raises(AlreadyExists):
         await acme.feedback.create(message.id, is_positive=False, user="ada", id=uuid_of("new"))

@@ -173,8 +173,8 @@ async def invalid_states_are_refused(world: World) -> None:
         await flows.save("f", method="m", state={"x": "y" * 100})
     with raises(LimitExceeded, field="feedback", limit="state_bytes"):
         await flows.save("f", method="m", state={}, feedback={"x": "y" * 100})
-    with raises(InvalidInput, saying="flow uuid"):
+    with raises(InvalidInput, field="flow uuid"):
         await flows.save("", method="m", state={})
-    with raises(InvalidInput, saying="method"):
+    with raises(InvalidInput, field="method"):
         await flows.save("f", method="", state={})
     assert await flows.list() == []

@@ -163,7 +163,7 @@ async def a_dead_holders_run_is_claimed_again_and_its_writes_are_fenced(world: W
         partial(acme.tool_calls.intend, run.id, calls=[NewToolCall(id="b", tool_name="t")], **zombie),
         partial(acme.tool_calls.snooze, run.id, "a", until=from_us(0), **zombie),
     ):
-        with raises(Fenced, saying=f"epoch {dead.epoch}"):
+        with raises(Fenced, saying=f" {dead.epoch}"):
             await write()
     with raises(Fenced):
         await acme.runs.start(run.session_id, parent=run.id, parent_epoch=dead.epoch)

@@ -67,7 +67,7 @@ async def a_message_appended_again_keeps_its_id(world: World) -> None:
     session, created = await session_with(acme, "one", "two")
     await acme.messages.delete(session.id, [message.id for message in created])
     await acme.messages.append(session.id, role="user", content="again", id=created[0].id)
-    with raises(Conflict, saying="appended again"):
+    with raises(Conflict, reason="message_id_taken"):
         await acme.messages.restore(session.id, [message.id for message in created])
     assert len(await acme.messages.deleted(session.id)) == 2
     await acme.messages.delete(session.id, [created[0].id])

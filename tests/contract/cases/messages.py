@@ -192,7 +192,7 @@ async def a_failed_append_leaves_no_gap(world: World) -> None:
     with raises(Conflict):
         await acme.messages.append(session.id, role="user", content="other", id=uuid_of("m"))
     with raises(InvalidInput):
-        await acme.messages.append(session.id, role="nobody", content="x")
+        await acme.messages.append(session.id, role="invalid", content="x")
     with raises(NotFound):
         await acme.messages.append(uuid_of("missing"), role="user", content="x")
     with raises(Conflict):
@@ -286,43 +286,43 @@ async def message_ids_must_be_uuids(world: World) -> None:
     acme = world.tenant()
     session = await acme.sessions.create()
     for bad in BAD_IDS:
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.append(session.id, role="user", content="x", id=bad)
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="session id"):
             await acme.messages.append(bad, role="user", content="x")
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="session id"):
             await acme.messages.append_many(bad, [NewMessage(role="user", content="x")])
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.get(bad)
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.update(bad, content="x")
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="message id"):
             await acme.messages.delete(session.id, [bad])
         for call in (acme.messages.list, acme.messages.last, acme.messages.count):
-            with raises(InvalidInput, saying="UUID"):
+            with raises(InvalidInput, field="session id"):
                 await call(bad)
 
 
 @contract()
 async def messages_need_a_live_session(world: World) -> None:
     acme, missing_id = world.tenant(), uuid_of("missing")
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.append(missing_id, role="user", content="x")
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.append_many(missing_id, [NewMessage(role="user", content="x")])
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.list(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.list(missing_id, limit=1, newest_first=True)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.last(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.count(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="session", key=missing_id):
         await acme.messages.delete(missing_id, [])
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="message", key=missing_id):
         await acme.messages.get(missing_id)
-    with raises(NotFound, saying=missing_id):
+    with raises(NotFound, noun="message", key=missing_id):
         await acme.messages.update(missing_id, content="x")
 
 
@@ -391,7 +391,7 @@ async def append_many_is_all_or_nothing(world: World) -> None:
     before = await everything(acme)
     good = NewMessage(role="user", content="good")
     for bad in (
-        NewMessage(role="nobody", content="x"),
+        NewMessage(role="invalid", content="x"),
         NewMessage(role="user", content=None),
         NewMessage(role="user", content="x", token_count=-1),
         NewMessage(role="user", content="x", id="42"),
@@ -429,11 +429,11 @@ async def invalid_lists_of_messages_and_flags_are_rejected(world: World) -> None
             await acme.messages.delete(session.id, item)
     not_flags: list[Any] = ["yes", 1, 0, [True], "true"]
     for item in not_flags:
-        with raises(InvalidInput, saying="true or false"):
+        with raises(InvalidInput, field="is_preserved"):
             await acme.messages.append(session.id, role="user", content="x", is_preserved=item)
-        with raises(InvalidInput, saying="true or false"):
+        with raises(InvalidInput, field="is_summary"):
             await acme.messages.append(session.id, role="user", content="x", is_summary=item)
-        with raises(InvalidInput, saying="true or false"):
+        with raises(InvalidInput, field="is_preserved"):
             await acme.messages.update(message.id, is_preserved=item)
     assert await everything(acme) == before
 

@@ -137,14 +137,14 @@ async def pending_messages_have_limits(world: World) -> None:
     acme, room = world.tenant(), ("chan", "group6")
     await acme.pending_messages.append_batch(new_messages("x" * 8, room=room))
     too_much = [
-        (new_messages("x" * 9, room=room), "content_bytes = 8"),
-        (new_messages("x", room=("chann", "g")), "name_bytes = 4"),
-        (new_messages("x", room=("c", "group 7")), "key_bytes = 6"),
-        (new_messages("x", room=room, sender="Grace"), "name_bytes = 4"),
-        (new_messages("x", "y", "z", room=room), "batch_rows = 2"),
+        (new_messages("x" * 9, room=room), ("content_bytes", 8)),
+        (new_messages("x", room=("chann", "g")), ("name_bytes", 4)),
+        (new_messages("x", room=("c", "group 7")), ("key_bytes", 6)),
+        (new_messages("x", room=room, sender="Grace"), ("name_bytes", 4)),
+        (new_messages("x", "y", "z", room=room), ("batch_rows", 2)),
     ]
-    for messages, saying in too_much:
-        with raises(LimitExceeded, saying=saying):
+    for messages, (limit, maximum) in too_much:
+        with raises(LimitExceeded, limit=limit, maximum=maximum):
             await acme.pending_messages.append_batch(messages)
     (message,) = await acme.pending_messages.list_by_key(*room)
     with raises(LimitExceeded, limit="content_bytes", maximum=8):

@@ -50,13 +50,13 @@ async def _wrong(world: World, run_id: str) -> None:
     absent = uuid_of("absent")
     for name in ("acme", "zenith"):
         other, missing = world.tenant(name).retention, absent if name == "acme" else run_id
-        with raises(NotFound, saying=missing):
+        with raises(NotFound, noun="run", key=missing):
             await other.policy(run_id=missing)
-        with raises(NotFound, saying=missing):
+        with raises(NotFound, noun="run", key=missing):
             await other.set_policy(per_run=1, run_id=missing)
-        with raises(NotFound, saying=missing):
+        with raises(NotFound, noun="run", key=missing):
             await other.keep_snapshots_for(missing, seconds=1)
-        with raises(NotFound, saying=missing):
+        with raises(NotFound, noun="run", key=missing):
             await other.hold("why", run_id=missing)
 
 
@@ -72,7 +72,7 @@ async def _holds(world: World, run_id: str, session_id: str) -> None:
         await keeping.hold("both", run_id=run_id, session_id=session_id)
     with raises(InvalidInput):
         await keeping.hold("")
-    with raises(Conflict, saying="held"):
+    with raises(Conflict, reason="held"):
         await acme.sessions.purge(session_id)
     more = [await keeping.hold("a session", session_id=session_id), await keeping.hold("all")]
     result: list[Page[Hold]] = []
@@ -85,11 +85,11 @@ async def _holds(world: World, run_id: str, session_id: str) -> None:
     for garbage in GARBAGE_CURSORS:
         with raises(InvalidFilter):
             await keeping.holds(limit=1, cursor=garbage)
-    with raises(NotFound, saying=first.id):
+    with raises(NotFound, noun="hold", key=first.id):
         await world.tenant("zenith").retention.release(first.id)
     for hold in (first, *more):
         assert await keeping.release(hold.id, reason="closed") == hold
-    with raises(NotFound, saying=first.id):
+    with raises(NotFound, noun="hold", key=first.id):
         await keeping.release(first.id)
     placed = await acme.activity.list(action="hold.placed", where=[])
     released = await acme.activity.list(action="hold.released")

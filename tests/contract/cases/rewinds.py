@@ -144,7 +144,7 @@ async def rewinds_nest_and_each_redo_undoes_the_last(world: World) -> None:
     assert await all_of(acme, run) == at_3
     assert (await come_back(acme, run)).id == first.id
     assert await all_of(acme, run) == at_4
-    with raises(Conflict, saying="no rewind led"):
+    with raises(Conflict, reason="nothing_to_redo"):
         await acme.rewinds.redo(run.id)
     assert [(rewind.to_step, rewind.status) for rewind in await acme.rewinds.list(run.id)] == [
         (0, "redone"),

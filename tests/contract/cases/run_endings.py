@@ -22,9 +22,9 @@ async def a_paused_run_can_be_claimed_from_its_time_on(world: World) -> None:
     paused = await acme.runs.pause(run.id, epoch=run.epoch, until=until)
     assert (paused.status, paused.pause_until, paused.holder, paused.lease_until) == ("paused", until, "", None)
     assert await acme.runs.pause(run.id, epoch=run.epoch, until=until) == paused, "a pause can be repeated"
-    with raises(Conflict, saying="paused"):
+    with raises(Conflict, saying="paused", reason="status"):
         await acme.runs.pause(run.id, epoch=run.epoch, until=until + timedelta(seconds=1))
-    with raises(Conflict, saying=run.id):
+    with raises(Conflict, saying=run.id, reason="status"):
         await commit_step(acme, run)
     assert await acme.leases.claim("early") is None
     world.clock.advance(99.999999)
@@ -63,7 +63,7 @@ async def a_step_can_end_or_pause_its_run_in_the_same_commit(world: World) -> No
     assert claimed is not None
     await acme.tool_calls.intend(run.id, epoch=claimed.epoch, calls=[NewToolCall(id="open", tool_name="t")])
     last: dict[str, Any] = {"epoch": claimed.epoch, "iteration": 2, "state": 2, "stop_reason": "end_turn"}
-    with raises(Conflict, saying="open tool calls"):
+    with raises(Conflict, reason="open_calls"):
         await acme.runs.step(run.id, **last)
     assert (await acme.runs.get(run.id)).iteration == 1, "the step was rolled back, too"
     last["tool_calls"] = [ToolOutcome(id="open", result=1)]
@@ -108,10 +108,10 @@ async def an_ended_run_cannot_be_changed(world: World) -> None:
                 await call()
         assert await acme.leases.claim("w", run_id=run.id) is None
     for run in (finished, failed):
-        with raises(Conflict, saying="cancelled"):
+        with raises(Conflict, saying=run.id, reason="status"):
             await acme.runs.cancel(run.id)
     for run in (finished, cancelled):
-        with raises(Conflict, saying="resumed"):
+        with raises(Conflict, saying=run.id, reason="status"):
             await acme.runs.resume(run.id)
     world.clock.advance(10**6)
     assert await acme.leases.claim("w") is None
@@ -157,7 +157,7 @@ async def child_runs_are_limited_in_depth_and_cancelled_with_their_parent(world:
     assert (await acme.runs.get(completed.id)).status == "completed"
     with raises(Fenced):
         await commit_step(acme, sibling)
-    with raises(Conflict, saying=top.id):
+    with raises(Conflict, saying=top.id, reason="status"):
         await acme.runs.start(session.id, parent=top.id)
     assert (await acme.tool_calls.get(top.id, "agent")).status == "cancelled"
 

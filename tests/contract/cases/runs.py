@@ -63,7 +63,7 @@ async def a_started_run_can_be_claimed_and_starting_it_can_be_repeated(world: Wo
     assert await acme.runs.start(session.id, id=uuid_of("run").upper()) == run
     assert await acme.runs.start(session.id, id=uuid_of("run"), agent="helper") == run
     other = await acme.sessions.create()
-    with raises(Conflict, saying=uuid_of("run")):
+    with raises(Conflict, saying=uuid_of("run"), reason="id_taken"):
         await acme.runs.start(other.id, id=uuid_of("run"))
     with raises(Conflict):
         await acme.runs.start(session.id, id=uuid_of("run"), agent="another agent")
@@ -171,7 +171,7 @@ async def a_repeated_step_returns_the_first_result(world: World) -> None:
     assert await acme.runs.step(run.id, **arguments) == committed
     assert await acme.runs.get(run.id) == after
     for change in ({"state": {"n": 2}}, {"messages": TALK}, {"usage": None}, {"snapshot": "s"}, {"tool_calls": ()}):
-        with raises(Conflict, saying=f"step 1 of run {run.id}"):
+        with raises(Conflict, saying=run.id, reason="other_content"):
             await acme.runs.step(run.id, **{**arguments, **change})
     await commit_step(acme, run)
     assert await acme.runs.step(run.id, **arguments) == committed, "even after later steps"
@@ -199,11 +199,11 @@ async def a_refused_step_changes_nothing(world: World) -> None:
             await step(iteration=iteration)
     with raises(Fenced):
         await step(epoch=run.epoch - 1)
-    with raises(Conflict, saying=f"epoch {run.epoch + 1}"):
+    with raises(Conflict, saying=str(run.epoch + 1), reason="unknown_epoch"):
         await step(epoch=run.epoch + 1)
-    with raises(Conflict, saying="message"):
+    with raises(Conflict, reason="message_id_taken"):
         await step(messages=[NewMessage(role="user", content="there", id=uuid_of("m"))])
-    with raises(Conflict, saying="tool call"):
+    with raises(Conflict, reason="call_not_open"):
         await step(tool_calls=[ToolOutcome(id="never intended")])
     with raises(NotFound, noun="run", key=uuid_of("missing")):
         await acme.runs.step(uuid_of("missing"), epoch=1, iteration=1, state=None)
@@ -257,7 +257,7 @@ async def steps_over_a_limit_are_refused(world: World) -> None:
     assert (await acme.runs.get(run.id)).iteration == 0
     for _ in range(3):
         await commit_step(acme, run)
-    with raises(LimitExceeded, saying="list_rows"):
+    with raises(LimitExceeded, limit="list_rows"):
         await acme.steps.list(run.id)
 
 

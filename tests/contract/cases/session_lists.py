@@ -86,7 +86,7 @@ async def pages_of_every_size_make_the_whole_list(world: World) -> None:
         assert 0 < len(result[-1]) <= limit
     filtered = [session for session in created if session.user == "u1"]
     assert flat(await pages(acme, 1, user="u1")) == filtered
-    assert await pages(acme, 3, user="nobody") == [[]]
+    assert await pages(acme, 3, user="unknown") == [[]]
 
 
 @contract()

@@ -211,7 +211,7 @@ async def upsert_finds_the_live_session_by_key_and_user(world: World) -> None:
     assert [session.id for session in await acme.sessions.list(deleted=True)] == [first.id]
     count = await acme.sessions.count()
     for none in (None, ""):
-        with raises(InvalidInput, saying="key"):
+        with raises(InvalidInput, field="key"):
             await acme.sessions.upsert(none)  # type: ignore[arg-type]
     assert await acme.sessions.count() == count
 
@@ -222,10 +222,10 @@ async def get_returns_exactly_that_session(world: World) -> None:
     sessions = [await acme.sessions.create(key=f"k{n}") for n in range(3)]
     assert [await acme.sessions.get(session.id) for session in sessions] == sessions
     assert await acme.sessions.get(sessions[0].id.upper()) == sessions[0]
-    with raises(NotFound, saying=uuid_of("missing")):
+    with raises(NotFound, noun="session", key=uuid_of("missing")):
         await acme.sessions.get(uuid_of("missing"))
     for bad in BAD_IDS:
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="session id"):
             await acme.sessions.get(bad)
 
 
@@ -295,10 +295,10 @@ async def update_rejects_invalid_values(world: World) -> None:
         await acme.sessions.update(created.id, agent="")
     with raises(InvalidText):
         await acme.sessions.update(created.id, metadata={"v": float("nan")})
-    with raises(NotFound, saying=uuid_of("missing")):
+    with raises(NotFound, noun="session", key=uuid_of("missing")):
         await acme.sessions.update(uuid_of("missing"), agent="a")
     for bad in BAD_IDS:
-        with raises(InvalidInput, saying="UUID"):
+        with raises(InvalidInput, field="session id"):
             await acme.sessions.update(bad, agent="a")
     assert await everything(acme) == [(created, [])]
 
@@ -384,10 +384,10 @@ async def a_deleted_session_cannot_be_used(world: World) -> None:
 async def a_missing_session_cannot_be_deleted_restored_or_purged(world: World) -> None:
     acme = world.tenant()
     for call in (acme.sessions.delete, acme.sessions.restore, acme.sessions.purge):
-        with raises(NotFound, saying=uuid_of("missing")):
+        with raises(NotFound, noun="session", key=uuid_of("missing")):
             await call(uuid_of("missing"))
         for bad in BAD_IDS:
-            with raises(InvalidInput, saying="UUID"):
+            with raises(InvalidInput, field="session id"):
                 await call(bad)
 
 

@@ -20,7 +20,7 @@ async def several_sessions_share_a_key_and_find_returns_the_newest(world: World)
     await acme.sessions.delete(sessions[-1].id)
     assert await acme.sessions.find("k", user="ada") == sessions[1]
     await acme.sessions.create(key="k", user="bob", unique=False)
-    with raises(Conflict, saying="pass user="):
+    with raises(Conflict, reason="ambiguous"):
         await acme.sessions.find("k")
 
 
@@ -34,11 +34,11 @@ async def a_session_with_an_exclusive_key_is_found_before_those_that_share_it(wo
     assert own.id not in (shared.id, later.id)
     assert await acme.sessions.find("k", user="ada") == own
     assert (await acme.sessions.upsert("k", user="ada", metadata={"a": 1})).id == own.id
-    with raises(AlreadyExists, saying="unique=False"):
+    with raises(AlreadyExists, noun="session", key="k"):
         await acme.sessions.create(key="k", user="ada")
     await acme.sessions.delete(own.id)
     again = await acme.sessions.create(key="k", user="ada")
-    with raises(Conflict, saying="another session has taken the key"):
+    with raises(Conflict, reason="key_taken"):
         await acme.sessions.restore(own.id)
     await acme.sessions.purge(again.id)
     assert (await acme.sessions.restore(own.id)).is_unique
@@ -49,7 +49,7 @@ async def a_repeated_create_must_have_the_same_unique_argument(world: World) -> 
     acme, id = world.tenant(), uuid_of("mine")
     first = await acme.sessions.create(key="k", id=id, unique=False)
     assert await acme.sessions.create(key="k", id=id, unique=False) == first
-    with raises(Conflict, saying="another session"):
+    with raises(Conflict, reason="id_taken"):
         await acme.sessions.create(key="k", id=id)
     with raises(InvalidInput, field="unique"):
         await acme.sessions.create(key="k", unique="no")  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import InvalidFilter, InvalidInput, NotFound
-from holdfast.stores.workspace.snapshots import Snapshot
+from holdfast.stores.workspace.snapshot_rows import Snapshot
 from holdfast.tenant_handles import AsyncTenantHandle
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
@@ -42,7 +42,7 @@ async def a_captured_tree_is_read_back(world: World) -> None:
     for call in (acme.snapshots.get, acme.snapshots.tree):
         with raises(NotFound):
             await call(uuid_of("nothing"))
-    with raises(NotFound, saying="does not contain a file"):
+    with raises(NotFound, noun="file", key="nothing"):
         await acme.snapshots.read(captured.snapshot.id, "nothing")
 
 
@@ -76,7 +76,7 @@ async def layers_needed_by_others_survive_a_deletion(world: World) -> None:
     again = await taken(acme, world, run_id, TREE, 2)
     other = (await acme.workspaces.capture_upper(run_id, OTHER, base=base.id, step=3)).snapshot
     before = {snapshot.id: await acme.snapshots.tree(snapshot.id) for snapshot in (again, other)}
-    with raises(InvalidInput, saying="reason"):
+    with raises(InvalidInput, field="reason"):
         await acme.snapshots.delete([base.id], reason="")
     assert await acme.snapshots.delete([base.id, uuid_of("nothing")], reason="too old") == [base]
     assert await acme.snapshots.delete([base.id], reason="too old") == []

@@ -107,16 +107,16 @@ async def a_tenant_has_its_limits(world: World) -> None:
         await world.tenants.create(fits)
     for long in ("x" * 9, "漢" * 3, "\U0001f600" * 2 + "x"):
         for call in (world.tenants.create, world.tenants.get, world.tenants.delete):
-            with raises(LimitExceeded, saying="tenant_bytes = 8"):
+            with raises(LimitExceeded, limit="tenant_bytes", maximum=8):
                 await call(long)
-    with raises(LimitExceeded, saying="metadata_bytes = 20"):
+    with raises(LimitExceeded, limit="metadata_bytes", maximum=20):
         await world.tenants.create("big", metadata={"k": "x" * 13})
 
 
 @contract("tenants")
 async def an_unknown_tenant_is_not_found(world: World) -> None:
     for call in (world.tenants.get, world.tenants.delete):
-        with raises(NotFound, saying="absent"):
+        with raises(NotFound, noun="tenant", key="absent"):
             await call("absent")
 
 
@@ -153,14 +153,14 @@ async def a_page_and_a_list_have_their_limits(world: World) -> None:
         await world.tenants.create(f"t{number}")
     assert len(await world.tenants.list()) == 4
     assert len(await world.tenants.list(limit=3)) == 3
-    with raises(LimitExceeded, saying="page_rows = 3"):
+    with raises(LimitExceeded, limit="page_rows", maximum=3):
         await world.tenants.list(limit=4)
     wrong: list[Any] = [0, -1, True, "3", 1.5]
     for limit in wrong:
         with raises(InvalidInput):
             await world.tenants.list(limit=limit)
     await world.tenants.create("one too many")
-    with raises(LimitExceeded, saying="list_rows = 4"):
+    with raises(LimitExceeded, limit="list_rows", maximum=4):
         await world.tenants.list()
 
 
@@ -208,7 +208,7 @@ async def a_reused_tenant_name_finds_no_old_data(world: World) -> None:
     )
     for make in keeping:
         await make()
-        with raises(Conflict, saying="cascade=True"):
+        with raises(Conflict, reason="not_empty"):
             await world.tenants.delete("acme")
         await world.tenants.delete("acme", cascade=True)
     await acme.activity.record("secret.read", actor="ada")

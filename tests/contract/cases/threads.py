@@ -49,10 +49,10 @@ async def _rows_under_a_sessions_key_are_hidden_and_restored_with_it(world: Worl
     await tenant.sessions.delete(session.id)
     await fill(tenant, "k", "ada", "second")
     assert await kept(tenant, "k", "ada") == ["second"] * 3, "the key can be used afresh"
-    with raises(Conflict, saying="was stored under the key"):
+    with raises(Conflict, reason="data_under_key"):
         await tenant.sessions.restore(session.id)
     other = await tenant.sessions.create(key="k", user="ada")
-    with raises(Conflict, saying="another session has taken the key"):
+    with raises(Conflict, reason="key_taken"):
         await tenant.sessions.restore(session.id)
     assert await tenant.sessions.find("k", user="ada") == other
     assert await kept(tenant, "k", "ada") == ["second"] * 3

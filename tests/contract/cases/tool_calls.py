@@ -61,7 +61,7 @@ async def a_call_is_recorded_before_it_is_made(world: World) -> None:
     plain: dict[str, Any] = {"id": TEXTS[0], "tool_name": TEXTS[0], "tool_input": documents(), "safety": "ask"}
     for change in changes:
         call = NewToolCall(**{**plain, **change})
-        with raises(Conflict, saying="is recorded with"):
+        with raises(Conflict, reason="other_content"):
             await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="new", tool_name="t"), call])
     assert len(await acme.tool_calls.list(run.id)) == len(recorded) + 1
     for missing in (
@@ -86,9 +86,9 @@ async def after_a_crash_each_call_is_handled_by_its_safety(world: World) -> None
     assert (again[0].attempts, again[0].epoch, again[0].iteration) == (2, heir.epoch, 1)
     assert await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=CALLS[:1]) == again, "the same attempt"
     for call in CALLS[1:]:
-        with raises(Conflict, saying=f"is {call.safety}"):
+        with raises(Conflict, saying=call.safety, reason="may_have_happened"):
             await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[call])
-    with raises(Conflict, saying="at_most_once"):
+    with raises(Conflict, saying="at_most_once", reason="may_have_happened"):
         await acme.tool_calls.allow(run.id, "at_most_once")
     allowed = await acme.tool_calls.allow(run.id, "ask")
     assert (allowed.status, allowed.attempts) == ("ready", 1)
@@ -96,7 +96,7 @@ async def after_a_crash_each_call_is_handled_by_its_safety(world: World) -> None
     assert (await actions(acme, run))["ask"] == "run"
     begun = (await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=CALLS[2:]))[0]
     assert (begun.status, begun.attempts, begun.epoch) == ("begun", 2, heir.epoch)
-    with raises(Conflict, saying="under way"):
+    with raises(Conflict, reason="under_way"):
         await acme.tool_calls.allow(run.id, "ask")
     outcomes = [
         ToolOutcome(id="idempotent", result=[1]),
@@ -109,9 +109,9 @@ async def after_a_crash_each_call_is_handled_by_its_safety(world: World) -> None
     assert statuses == {"idempotent": ("finished", 1), "at_most_once": ("unknown", 1), "ask": ("finished", 1)}
     heir = await take_over(acme, heir)
     for call in CALLS:
-        with raises(Conflict, saying=f"call {call.id!r}"):
+        with raises(Conflict, saying=repr(call.id), reason="status"):
             await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[call])
-    with raises(Conflict, saying="tool call"):
+    with raises(Conflict, reason="call_not_open"):
         await commit_step(acme, heir, tool_calls=outcomes[:1])
 
 
@@ -123,7 +123,7 @@ async def a_call_can_be_held_allowed_snoozed_cancelled_and_discarded(world: Worl
     calls = {name: NewToolCall(id=name, tool_name="t", hold=name in ("held", "denied")) for name in names}
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[*calls.values()])
     assert (await actions(acme, run))["held"] == "ask"
-    with raises(Conflict, saying="call 'held'"):
+    with raises(Conflict, saying="'held'", reason="not_allowed"):
         await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="held", tool_name="t")])
     assert (await acme.tool_calls.allow(run.id, "held")).status == "ready"
     assert (await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[calls["held"]]))[0].attempts == 1
@@ -132,7 +132,7 @@ async def a_call_can_be_held_allowed_snoozed_cancelled_and_discarded(world: Worl
     assert (snoozed.status, snoozed.attempts, snoozed.pause_until) == ("ready", 0, until)
     assert await acme.tool_calls.snooze(run.id, "snoozed", epoch=run.epoch, until=until) == snoozed
     assert (await actions(acme, run))["snoozed"] == "wait"
-    with raises(Conflict, saying=until.isoformat()):
+    with raises(Conflict, saying=until.isoformat(), reason="not_due"):
         await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[calls["snoozed"]])
     cancelled = await acme.tool_calls.cancel(run.id, "cancelled", reason="too slow")
     assert (cancelled.status, cancelled.error, cancelled.finished_at) == (
@@ -147,7 +147,7 @@ async def a_call_can_be_held_allowed_snoozed_cancelled_and_discarded(world: Worl
         partial(acme.tool_calls.discard, run.id, "cancelled"),
         partial(acme.tool_calls.allow, run.id, "denied"),
     ):
-        with raises(Conflict, saying="too late"):
+        with raises(Conflict, reason="status"):
             await late()
     with raises(Conflict):
         await acme.tool_calls.snooze(run.id, "discarded", epoch=run.epoch, until=until)
@@ -178,7 +178,7 @@ async def an_ended_run_leaves_no_open_call(world: World) -> None:
     acme = world.tenant()
     run = await claim_run(acme)
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=CALLS)
-    with raises(Conflict, saying="open tool calls"):
+    with raises(Conflict, reason="open_calls"):
         await acme.runs.finish(run.id, epoch=run.epoch, stop_reason="end_turn")
     failed = await acme.runs.fail(run.id, epoch=run.epoch, error="x")
     assert await actions(acme, failed) == {"idempotent": "run", "at_most_once": "report", "ask": "ask"}

@@ -57,10 +57,14 @@ async def tools_are_listed_by_name_and_hidden_with_their_server(world: World) ->
 @contract(limits=Limits(tools=2, list_rows=3))
 async def invalid_tools_are_refused(world: World) -> None:
     servers = world.tenant().tool_servers
-    wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewServerTool("a"), [NewServerTool("")], [NewServerTool(7)]]  # type: ignore[arg-type]
+    wrong: list[Any] = ["text", [{"name": "x"}], 3, None, NewServerTool("a")]
     for tools in wrong:
-        with raises(InvalidInput, saying="tool"):
+        with raises(InvalidInput, field="tools"):
             await servers.upsert(NewToolServer("s", tools=tools))
+    wrong_names: list[Any] = ["", 7]
+    for name in wrong_names:
+        with raises(InvalidInput, field="name of a tool"):
+            await servers.upsert(NewToolServer("s", tools=[NewServerTool(name)]))
     with raises(LimitExceeded, field="tools", limit="tools", maximum=2):
         await servers.create(NewToolServer("s", tools=[NewServerTool(name) for name in "abc"]))
     assert await servers.list() == []

@@ -66,7 +66,7 @@ def stored(acme: TenantHandle, session_id: str) -> tuple[Any, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(plan=PLANS)
-def test_a_group_has_the_effect_of_its_appends_one_by_one(acme: TenantHandle, plan: Plan) -> None:
+def test_a_group_has_the_same_effect_as_single_appends(acme: TenantHandle, plan: Plan) -> None:
     plan = sorted(
         plan, key=lambda each: each[2]
     )  # the time of a session is that of its last append, or of the latest one in the group

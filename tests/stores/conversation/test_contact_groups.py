@@ -63,7 +63,7 @@ def test_merges_and_unmerges_match_the_model(history: list[tuple[str, list[int]]
 
 
 @given(st.permutations(range(4)))
-def test_the_oldest_group_is_kept_whatever_the_order(order: list[int]) -> None:
+def test_the_oldest_group_is_kept_in_any_order(order: list[int]) -> None:
     with Holdfast(":memory:", ids=SeededIds(1), clock=FixedClock()) as hf:
         acme = hf.tenant("acme")
         ids = [acme.contacts.upsert("telegram", str(number)).id for number in range(4)]

@@ -316,7 +316,7 @@ def test_a_snippet_is_cut_between_words_but_never_grows() -> None:
 
 
 @given(st.text(st.sampled_from("ab Zé\u0301ß北🚀\n.\ud800\x01"), max_size=400), st.sampled_from("abzeß北🚀"))
-def test_a_snippet_is_part_of_the_text_and_marks_what_was_found(text: str, word: str) -> None:
+def test_a_snippet_is_part_of_the_text_and_marks_the_matches(text: str, word: str) -> None:
     (expected,) = words_of(word)
     snippet = Marker([Term((expected,))], "\x02", "\x03").snippet(text)
     plain = snippet.replace("\x02", "").replace("\x03", "").strip("…").strip()

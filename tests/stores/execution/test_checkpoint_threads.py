@@ -207,7 +207,7 @@ def test_threads_namespaces_tasks_and_checkpoints_can_have_any_name(acme: Tenant
         (-1, [[b"1"], [b"2", b"3"]], b"3"),
     ],
 )
-def test_the_index_of_a_write_decides_whether_it_is_replaced(
+def test_the_index_of_a_write_decides_if_it_is_replaced(
     acme: TenantHandle, index: int, calls: list[list[bytes]], kept: bytes
 ) -> None:
     put(acme, "t", "1")

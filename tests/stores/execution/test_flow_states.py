@@ -187,7 +187,7 @@ actions = st.lists(
 
 @given(steps=actions)
 @settings(max_examples=25)
-def test_flows_do_what_dictionaries_would(
+def test_flows_equal_a_model_of_dictionaries(
     opened: Holdfast, steps: list[tuple[str, tuple[str, str, str | None], str]]
 ) -> None:
     flows = opened.tenant("model").flows

@@ -217,7 +217,7 @@ def test_one_clock_jump_takes_no_run_from_a_holder_that_renews(
 
 
 @given(ahead_s=st.floats(0, 1e8), polls=st.integers(1, 50))
-def test_a_dead_holder_s_run_is_claimed_however_far_its_clock_was_ahead(ahead_s: float, polls: int) -> None:
+def test_a_dead_holders_run_is_claimed_even_if_its_clock_was_ahead(ahead_s: float, polls: int) -> None:
     """Whatever the lease contains, a regular poller gets the run after a lease or half of one; later only if the lease could have
     been written by a correct clock.
     """

@@ -10,7 +10,7 @@ from holdfast.core import objects as bodies
 from holdfast.engines.protocol import Connection
 from holdfast.stores.workspace import layers, snapshots
 from holdfast.stores.workspace.layers import LayerPart, NewLayer
-from holdfast.stores.workspace.snapshots import NewSnapshot
+from holdfast.stores.workspace.snapshot_rows import NewSnapshot
 from holdfast.sync_runner import step
 from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, objects_of
 from holdfast.types import Snapshot

@@ -60,7 +60,7 @@ def test_new_keys_are_all_different_and_of_the_form_that_is_taken() -> None:
     assert {len(prefix_of(key)) for key in drawn} == {len("hf_") + SHOWN}
 
 
-def test_what_is_kept_of_a_key_is_its_sha256_and_what_is_shown_its_beginning() -> None:
+def test_a_key_is_stored_as_its_sha256_and_shown_as_its_prefix() -> None:
     assert digest(KEY) == sha256(KEY.encode()).hexdigest()
     assert prefix_of(KEY) == "hf_01234567"
 
@@ -73,7 +73,7 @@ def test_what_is_kept_of_a_key_is_its_sha256_and_what_is_shown_its_beginning() -
     ],
     ids=lambda wrong: repr(wrong)[-24:],
 )  # fmt: skip
-def test_what_is_no_key_has_no_beginning_to_show_and_lets_nobody_in(holdfast: Holdfast, wrong: Any) -> None:
+def test_an_invalid_key_has_no_prefix_and_grants_no_access(holdfast: Holdfast, wrong: Any) -> None:
     with raises(InvalidInput, field="key") as refused:
         prefix_of(wrong)
     assert KEY[11:] not in str(refused.value)
@@ -137,7 +137,7 @@ def test_scopes_are_kept_once_each_and_in_order(holdfast: Holdfast, tenant: str)
     ],
     ids=["last", "last-east", "first", "first-west", "before-1970", "beyond-2242"],
 )
-def test_a_key_may_expire_at_any_moment_there_is(holdfast: Holdfast, tenant: str, moment: datetime) -> None:
+def test_a_key_may_expire_at_any_valid_time(holdfast: Holdfast, tenant: str, moment: datetime) -> None:
     _, kept = create_key(holdfast, tenant, expires_at=moment)
     assert holdfast.api_keys.get(kept.id).expires_at == moment
 
@@ -150,13 +150,13 @@ def test_a_key_may_expire_at_any_moment_there_is(holdfast: Holdfast, tenant: str
     ],
     ids=["after-the-last", "before-the-first", "no-zone", "text", "number", "day", "boolean"],
 )  # fmt: skip
-def test_a_moment_that_is_none_is_refused(holdfast: Holdfast, tenant: str, moment: Any) -> None:
+def test_an_invalid_expiry_is_rejected(holdfast: Holdfast, tenant: str, moment: Any) -> None:
     with raises(InvalidInput, field="expires_at"):
         create_key(holdfast, tenant, expires_at=moment)
     assert holdfast.api_keys.list(tenant=tenant) == []
 
 
-def test_a_key_that_has_expired_already_is_kept_and_lets_nobody_in(
+def test_a_key_with_a_past_expiry_is_stored_and_grants_no_access(
     holdfast: Holdfast, tenant: str, clock: FixedClock
 ) -> None:
     key, kept = create_key(holdfast, tenant, expires_at=from_us(clock.now_us()))
@@ -165,7 +165,7 @@ def test_a_key_that_has_expired_already_is_kept_and_lets_nobody_in(
     assert holdfast.api_keys.get(kept.id) == kept
 
 
-def test_a_key_that_is_revoked_and_expired_is_said_to_be_revoked(holdfast: Holdfast, tenant: str) -> None:
+def test_a_revoked_and_expired_key_is_reported_as_revoked(holdfast: Holdfast, tenant: str) -> None:
     key, kept = create_key(holdfast, tenant, expires_at=datetime(1990, 1, 1, tzinfo=UTC))
     holdfast.api_keys.revoke(kept.id)
     with raises(Forbidden, reason="revoked"):
@@ -205,7 +205,7 @@ def test_using_a_key_changes_when_it_was_used_and_nothing_else(
 
 @pytest.mark.parametrize("call", ["get", "revoke", "touch", "delete"])
 @pytest.mark.parametrize("wrong", ["", "x", UNKNOWN_ID + "0", "\x00", None, 7], ids=repr)
-def test_an_id_that_is_none_is_refused_everywhere(holdfast: Holdfast, call: str, wrong: Any) -> None:
+def test_an_invalid_id_is_rejected_by_every_method(holdfast: Holdfast, call: str, wrong: Any) -> None:
     with raises(InvalidInput, field="key id"):
         getattr(holdfast.api_keys, call)(wrong)
 
@@ -262,7 +262,7 @@ def test_a_key_that_is_refused_makes_no_tenant(holdfast: Holdfast, tenant: str) 
         holdfast.tenants.get(tenant)
 
 
-def test_a_conflict_says_nothing_of_the_key_or_of_whom_it_belongs_to(holdfast: Holdfast, tenant: str) -> None:
+def test_a_conflict_error_reveals_neither_the_key_nor_its_owner(holdfast: Holdfast, tenant: str) -> None:
     key, _ = create_key(holdfast, tenant)
     with pytest.raises(Conflict) as refused:
         holdfast.api_keys.create(key, name="mine now")
@@ -318,7 +318,7 @@ def test_nothing_in_the_file_is_the_key(tmp_path: Path) -> None:
         assert key[11:].encode() not in file.read_bytes()
 
 
-def test_a_digest_that_was_changed_in_the_file_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_modified_digest_grants_no_access(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
         key, _ = create_key(holdfast, "acme")
         connection = apsw.Connection(str(tmp_path / "a.db"))
@@ -346,7 +346,7 @@ def test_a_key_with_any_digit_changed_is_another(number: int, place: int, by: in
     assert (prefix_of(other) == prefix_of(key)) == (place >= SHOWN)
 
 
-def test_no_field_of_what_is_handed_out_is_the_digest() -> None:
+def test_no_returned_field_contains_the_digest() -> None:
     assert "key_hash" not in ApiKey.__struct_fields__
     kept = api_keys.StoredKey(UNKNOWN_ID, "", "x", "hf_", [], from_us(0), None, None, None, "secret")
     assert "secret" not in repr(api_keys._without_digest(kept))

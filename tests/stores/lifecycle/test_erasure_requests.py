@@ -367,9 +367,7 @@ def test_tenants_that_cannot_be_erased_yet_do_not_delay_others(tmp_path: Path, m
     assert asyncio.run(use()) == [f"t{number}" for number in range(5)]
 
 
-def test_a_consumer_without_redis_carries_out_what_is_possible(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_consumer_without_redis_executes_stored_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> tuple[int, list[str]]:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as holdfast:
             for name in ("free", "held", "busy"):

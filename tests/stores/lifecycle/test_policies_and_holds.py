@@ -80,7 +80,7 @@ def test_one_number_is_changed_without_the_other(acme: TenantHandle) -> None:
     assert acme.retention.set_policy(per_run=4) == RetentionPolicy(4, 500, 5)
 
 
-def test_what_a_run_has_of_its_own_counts_more_than_the_tenants(acme: TenantHandle) -> None:
+def test_a_setting_of_a_run_overrides_the_tenants(acme: TenantHandle) -> None:
     run, other = run_of(acme), run_of(acme)
     acme.retention.set_policy(per_run=3, run_id=run)
     acme.retention.set_policy(per_run=7)
@@ -98,7 +98,7 @@ def test_clearing_a_run_takes_back_how_long_it_is_kept(acme: TenantHandle) -> No
     assert acme.retention.clear_policy(run_id=run) == USUAL
 
 
-def test_clearing_what_was_never_set_changes_nothing(acme: TenantHandle) -> None:
+def test_clearing_an_unset_policy_changes_nothing(acme: TenantHandle) -> None:
     run = run_of(acme)
     assert acme.retention.clear_policy() == USUAL == acme.retention.clear_policy(run_id=run)
 
@@ -121,7 +121,7 @@ def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle
             call()
 
 
-def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> None:
+def test_the_activity_log_records_each_change_and_its_actor(acme: TenantHandle) -> None:
     run = run_of(acme)
     with acme.acting(user="grace"):
         acme.retention.set_policy(per_run=3)
@@ -140,7 +140,7 @@ def test_what_was_changed_and_by_whom_stands_in_the_log(acme: TenantHandle) -> N
     )
 
 
-def test_what_is_refused_is_not_in_the_log(acme: TenantHandle) -> None:
+def test_a_rejected_change_is_not_in_the_activity_log(acme: TenantHandle) -> None:
     calls: list[tuple[str, Callable[[], object]]] = [
         ("run", lambda: acme.retention.set_policy(per_run=1, run_id=UNKNOWN_ID)),
         ("run", lambda: acme.retention.clear_policy(run_id=UNKNOWN_ID)),
@@ -153,11 +153,11 @@ def test_what_is_refused_is_not_in_the_log(acme: TenantHandle) -> None:
     assert acme.activity.count() == 0
 
 
-def test_a_hold_on_what_is_not_there_makes_no_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
+def test_a_hold_on_a_missing_object_creates_no_tenant(holdfast: Holdfast, acme: TenantHandle) -> None:
     with pytest.raises(NotFound):
         acme.retention.hold("why", run_id=UNKNOWN_ID)
     assert holdfast.tenants.list() == []
-    acme.retention.hold("everything, also what is still to come")
+    acme.retention.hold("everything, including future data")
     assert [tenant.id for tenant in holdfast.tenants.list()] == ["acme"]
 
 
@@ -204,7 +204,7 @@ def test_the_id_of_a_hold_on_one_thing_is_not_that_of_a_hold_on_another(acme: Te
     assert len(acme.activity.list(action="hold.placed")) == 1
 
 
-def test_two_holds_on_one_run_are_released_one_by_one(acme: TenantHandle) -> None:
+def test_two_holds_on_one_run_are_released_separately(acme: TenantHandle) -> None:
     run = run_of(acme)
     kept = forge(acme, run, [body(1, 40)])
     first, second = acme.retention.hold("one", run_id=run), acme.retention.hold("other", run_id=run)
@@ -237,7 +237,7 @@ def test_holds_without_limit_are_all_or_nothing(acme: TenantHandle) -> None:
 
 
 @pytest.mark.parametrize("what", ["run", "session", "tenant"])
-def test_a_hold_keeps_what_it_is_on_and_a_plan_says_so(acme: TenantHandle, what: str) -> None:
+def test_a_hold_protects_its_target_and_the_plan_reports_it(acme: TenantHandle, what: str) -> None:
     run, other = run_of(acme), run_of(acme)
     session = acme.runs.get(run).session_id
     acme.retention.set_policy(per_run=2)

@@ -209,13 +209,13 @@ def _quiet() -> Iterator[None]:
 
 @settings(max_examples=1_000 if SOAK else 16, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(steps=Steps)
-def test_any_history_on_sqlite_leaves_what_the_rules_say(steps: list[tuple[Any, ...]]) -> None:
+def test_random_histories_on_sqlite_follow_the_retention_rules(steps: list[tuple[Any, ...]]) -> None:
     clock = FixedClock()
     with Holdfast(":memory:", clock=clock) as holdfast:
         play(Model(), Real(holdfast, clock, "acme"), steps)
 
 
-def test_any_history_on_postgres_leaves_what_the_rules_say(postgres_url: str) -> None:
+def test_random_histories_on_postgres_follow_the_retention_rules(postgres_url: str) -> None:
     clock = FixedClock()
     count = iter(range(10**9))
     with Holdfast(postgres_url, clock=clock, pool=POOL) as holdfast:

@@ -95,7 +95,7 @@ class Gone:
 
 
 @pytest.mark.parametrize("tenant", ["acme", 'a "quote"\n', "\ud800 half", "名前", "\x00"])
-def test_every_line_is_one_line_of_json_whatever_the_tenant_is_called(tenant: str, lines: Lines) -> None:
+def test_every_line_is_one_json_object_for_any_tenant_name(tenant: str, lines: Lines) -> None:
     with Holdfast(":memory:") as holdfast:
         rules.log_removals(Scope(tenant, holdfast._setting), [Gone(), Gone()], "erasure")
     assert len(lines.raw) == 2

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ...clock import to_us
 from ...core import text
 from ...core.checks import MAX_NUMBER, whole_number
+from ...core.queries import Queries
 from ...errors import Conflict
 from ...ids import Id
 from ..execution.runs import states
@@ -77,6 +78,9 @@ class StoredRewind(Struct, frozen=True):
     before: RunBefore
     children: Sequence[tuple[str, str]]
     """Child runs that were detached, and the calls that had started them."""
+
+
+queries = Queries(__package__, "rewinds.sql", Rewind, Run)
 
 
 def run_before(run: Run) -> RunBefore:

@@ -34,7 +34,6 @@ from ...core import scope as scopes
 from ...core import text
 from ...core.blocking import Blocking, blocking
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
-from ...core.queries import Queries
 from ...core.rows import mapper
 from ...core.store import TenantStore, reads, writes
 from ...engines.protocol import Connection, Row
@@ -42,16 +41,14 @@ from ...errors import Conflict, NotFound
 from ...ids import Id
 from ...ids import parse as parse_id
 from ..conversation.branches import AsyncBranches, rewind_to, switch_branch
-from ..execution.runs.states import Run, check_holder, lock_run, run_of, update_queue
-from . import retention_rules, snapshots
+from ..execution.runs.states import Run, lock_run
+from . import retention_rules, run_moves, snapshots
 from . import rewind_rows as rows
-from .rewind_rows import OPEN, Rewind, RewindStatus, RunBefore, StoredRewind
+from .rewind_rows import OPEN, Rewind, RewindStatus, RunBefore, StoredRewind, queries
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _MAX_REASON = 1_000
 """Characters stored of the reason why a rewind is pending."""
-
-queries = Queries(__package__, "rewinds.sql", Rewind, Run)
 
 
 class AsyncRewinds(TenantStore):
@@ -99,7 +96,7 @@ class AsyncRewinds(TenantStore):
             "pending_reason": rows.pending_reason(path, snapshot),
         }
         is_for_worker = path is None and snapshot is not None
-        waiting = await self._check_movable(connection, run, epoch, after_waiting=is_for_worker)
+        waiting = await run_moves.check_movable(connection, self._scope, run, epoch, after_waiting=is_for_worker)
         if is_for_worker:
             await self._keep_snapshot(connection, snapshot)
         if waiting is not None:
@@ -136,7 +133,7 @@ class AsyncRewinds(TenantStore):
                 raise NotFound(f"run {run.id} has no rewind {id}", noun="rewind", key=str(id))
             if requested.rewind.status in ("redoing", "redone"):
                 return requested.rewind
-        waiting = await self._check_movable(connection, run, epoch, after_waiting=path is None)
+        waiting = await run_moves.check_movable(connection, self._scope, run, epoch, after_waiting=path is None)
         target = requested or await self._last(connection, run)
         await self._check_current(connection, run, target)
         if waiting is not None and waiting.id != target.rewind.id:
@@ -158,7 +155,7 @@ class AsyncRewinds(TenantStore):
         if rewind.status not in OPEN:
             return rewind
         if rewind.status == "redoing" and rows.regains_status(run, before):
-            await self._move_run(connection, run, None, **rows.changes(before), status=before.status)
+            await run_moves.move(connection, self._scope, run, None, **rows.changes(before), status=before.status)
         return await self._end(connection, rewind)
 
     @reads
@@ -219,8 +216,9 @@ class AsyncRewinds(TenantStore):
         if params["step_at"] is not None:
             await queries.settled_calls.all(connection, params)
         await queries.open_calls.all(connection, params)
-        await self._move_run(
+        await run_moves.move(
             connection,
+            self._scope,
             run,
             epoch,
             iteration=new["to_step"],
@@ -301,7 +299,7 @@ class AsyncRewinds(TenantStore):
             await queries.attach_child.all(connection, attached)
         if rewind.branch_before != rewind.branch_after:
             await switch_branch(connection, self._branches, run.session_id, rewind.branch_before)
-        await self._move_run(connection, run, epoch, **rows.changes(stored_rewind.before))
+        await run_moves.move(connection, self._scope, run, epoch, **rows.changes(stored_rewind.before))
         return await self._update(connection, rewind, "redoing", path, rows.pending_reason(path, rewind.dirty))
 
     # Used by both
@@ -338,59 +336,6 @@ class AsyncRewinds(TenantStore):
     @property
     def _branches(self) -> AsyncBranches:
         return AsyncBranches(self._engine, self._scope)
-
-    async def _check_movable(
-        self, connection: Connection, run: Run, epoch: int | None, *, after_waiting: bool
-    ) -> Rewind | None:
-        """Check that a run can be moved; return the rewind that waits for a worker, if that is allowed
-        (``after_waiting``).
-        """
-        if epoch is not None:
-            check_holder(run, epoch)
-        elif run.status == "running":
-            raise Conflict(
-                f"run {run.id} is held by {run.holder}: pause or cancel it first, or give its epoch", reason="run_held"
-            )
-        params = self._scope.params(run_id=run.id, session_id=run.session_id)
-        pending = mapper(Rewind, connection.dialect)(await queries.pending_of.all(connection, params))
-        waiting = pending[0] if pending and after_waiting and pending[0].waits_for_worker else None
-        if pending and waiting is None:
-            raise Conflict(
-                f"rewind {pending[0].id} of run {run.id} is not finished: call workspaces.finish_rewinds first",
-                reason="not_finished",
-            )
-        other = await queries.others.one(connection, params)
-        if other is not None:
-            raise Conflict(
-                f"run {other[0]} of the same session is being driven: pause or cancel it first", reason="session_in_use"
-            )
-        return waiting
-
-    async def _move_run(self, connection: Connection, run: Run, epoch: int | None, **changes: Any) -> Run:
-        """Move a run to another step. A lease holder keeps its lease; otherwise the run waits without a holder."""
-        is_held = epoch is not None
-        columns = {
-            "status": "running" if is_held else "waiting",
-            "new_epoch": run.epoch if is_held else run.epoch + 1,
-            "attempts": 0,
-            "lease_holder": text.escape(run.holder) if is_held else "",
-            "lease_ms": run.lease_ms if is_held else 0,
-            "lease_until_at": to_us(run.lease_until) if is_held and run.lease_until else None,
-            "pause_until_at": None,
-            "stop_reason": None,
-            "error": None,
-            "finished_at": None,
-            **changes,
-        }
-        if columns["status"] in ("running", "waiting"):  # it has not ended, whatever its former outcome
-            columns |= {"pause_until_at": None, "stop_reason": None, "error": None, "finished_at": None}
-        row = await queries.put_run.one(connection, self._scope.params(run_id=run.id, epoch=run.epoch, **columns))
-        assert row is not None  # the row is locked until the transaction ends
-        moved = run_of(connection, row)
-        if not is_held:
-            await retention_rules.keep_end(connection, self._scope, run, moved.epoch)
-        await update_queue(connection, self._scope, moved, self._scope.clock.now_us())
-        return moved
 
     async def _update(
         self, connection: Connection, rewind: Rewind, status: RewindStatus, path: str | None, reason: str | None

@@ -8,16 +8,12 @@ reads and removes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Literal, cast, get_args
-
-from msgspec import Struct
+from typing import Any
 
 from ...clock import to_us
 from ...core import objects as bodies
 from ...core import scope as scopes
 from ...core.blocking import Blocking, blocking
-from ...core.checks import whole_number
 from ...core.objects import Packed
 from ...core.paging import Page, after_clause, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
@@ -35,69 +31,10 @@ from ..objects.activity import NewActivity
 from ..objects.packs import InPack
 from . import layers, retention_rules
 from .layers import NewLayer
+from .snapshot_rows import NewSnapshot, Snapshot, SnapshotKind, SnapshotUsage, TreePage, check_same, kind_of, parse_step
 
-SnapshotKind = Literal["step", "dirty", "imported"]
 DELETED = "checkpoint.deleted"
 """The action under which the removal of a snapshot appears in the activity log."""
-_MAX_STEP = 2**62
-
-
-class Snapshot(Struct, frozen=True):
-    """A captured directory tree.
-
-    ``kind`` states its origin: the end of a ``step``, a ``dirty`` tree captured before a rewind changed it, or
-    ``imported``.
-    """
-
-    id: Id
-    run_id: Id
-    step: int | None
-    """The iteration of the run after which it was captured."""
-    parent_id: Id | None
-    """The snapshot it was captured after; it may have been removed since."""
-    kind: SnapshotKind
-    layer_id: Id
-    entry_count: int
-    tree_bytes: int
-    """Size of all files in it."""
-    size_bytes: int
-    """Bytes stored for it that were not stored before."""
-    depth: int
-    """Number of layers below its own."""
-    created_at: datetime
-
-
-class SnapshotUsage(Struct, frozen=True):
-    """Totals of a tenant's snapshots."""
-
-    count: int
-    layers: int
-    """Layers of existing snapshots, and of removed ones that others are still based on."""
-    stored_bytes: int
-
-
-class TreePage(Struct, frozen=True):
-    """A page of the entries of a snapshot, in order of paths."""
-
-    entries: Sequence[TreeEntry]
-    ignore: Sequence[str]
-    """The patterns by which other entries were left out."""
-    next: str | None
-    """The cursor of the next page, or ``None`` at the end."""
-
-
-class NewSnapshot(Struct, frozen=True):
-    """A snapshot to be recorded, with a new layer or on an existing one."""
-
-    run_id: str
-    step: int | None
-    kind: SnapshotKind
-    parent_id: str | None
-    layer: NewLayer | str
-    entry_count: int
-    tree_bytes: int
-    id: str
-
 
 queries = Queries(__package__, "snapshots.sql", Snapshot)
 
@@ -354,7 +291,7 @@ async def record(connection: Connection, scope: scopes.Scope, new: NewSnapshot) 
         raise states.run_not_found(new.run_id)
     existing_row = await queries.find.one(connection, params)
     if existing_row is not None:
-        return _check_same(_snapshot(connection, existing_row), new)
+        return check_same(_snapshot(connection, existing_row), new)
     if isinstance(new.layer, NewLayer):
         added = await layers.add(connection, scope, new.layer)
         layer_id, depth, stored_bytes = added.id, added.depth, added.stored_bytes
@@ -392,28 +329,6 @@ async def delete(
     return removed
 
 
-def kind_of(kind: object) -> SnapshotKind:
-    """Check a kind of snapshot given by the caller.
-
-    Raises:
-        InvalidInput: it is not a known kind.
-    """
-    if kind not in get_args(SnapshotKind):
-        raise InvalidInput(
-            f"kind must be one of {', '.join(get_args(SnapshotKind))}, not {str(kind)[:60]!r}", field="kind"
-        )
-    return cast(SnapshotKind, kind)
-
-
-def parse_step(step: int) -> int:
-    """Check the number of a step given by the caller.
-
-    Raises:
-        InvalidInput: it is not a valid step number.
-    """
-    return whole_number(step, "step", maximum=_MAX_STEP - 1)
-
-
 def _condition(
     scope: scopes.Scope, run_id: str | None, step: int | None, kind: str | None
 ) -> tuple[dict[str, Any], str]:
@@ -435,12 +350,6 @@ def _snapshot(connection: Connection, row: Row) -> Snapshot:
 def _deed(snapshot: Snapshot, reason: str) -> NewActivity:
     details = {"run_id": snapshot.run_id, "size_bytes": snapshot.size_bytes}
     return NewActivity(action=DELETED, subject_kind="snapshot", subject_id=snapshot.id, reason=reason, details=details)
-
-
-def _check_same(existing: Snapshot, new: NewSnapshot) -> Snapshot:
-    if (existing.run_id, existing.step, existing.kind) != (parse_id(new.run_id, "run id"), new.step, new.kind):
-        raise Conflict(f"snapshot {new.id} already exists, of another run, step or kind", reason="other_content")
-    return existing
 
 
 def _cursor(snapshot: Snapshot) -> str:

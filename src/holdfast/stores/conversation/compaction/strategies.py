@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, structs
 
 from ....core import text
-from ....errors import InvalidInput
+from ....errors import InvalidInput, LimitExceeded
 from ....limits import Limits
 from ..contents import stored_content
 from ..message_log import Message
@@ -202,7 +202,10 @@ def _check_content(message: Message, content: Any, limits: Limits) -> Any:
     try:
         new_content = text.load(stored_content(content, message.kind, limits))
     except InvalidInput as error:
-        raise type(error)(f"the strategy would rewrite message {message.id}, but {error}", field="rewrite") from None
+        refusal = f"the strategy would rewrite message {message.id}, but {error}"
+        if isinstance(error, LimitExceeded):
+            raise LimitExceeded(refusal, field="rewrite", limit=error.limit, maximum=error.maximum) from None
+        raise type(error)(refusal, field="rewrite") from None
     rewritten = structs.replace(message, content=new_content)
     if (calls_in(rewritten), results_in(rewritten)) != (calls_in(message), results_in(message)):
         raise InvalidInput(

@@ -15,11 +15,10 @@ from typing import Any
 from ....core import scope as scopes
 from ....core import text
 from ....core.blocking import Blocking, blocking
-from ....core.filters import Filter, FilterColumns, equal_metadata, filter_list, id_list
+from ....core.filters import Filter, id_list
 from ....core.paging import Page, rows_to_read
 from ....core.queries import Query
 from ....core.store import TenantStore, only_reads, reads, writes
-from ....engines.dialect import Dialect
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, InvalidInput, NotFound
 from ...objects import packs
@@ -28,6 +27,7 @@ from . import (
     ancestry,
     channel_marks,
     compact_columns,
+    list_filters,
     optimistic,
     piece_log,
     pruning,
@@ -47,21 +47,6 @@ from .writer import NewCheckpoint, NewTask, SaveConditions, StoredPieces
 
 MAX_ANCESTORS = 20_000
 """Maximum ancestors that ``history`` reads."""
-
-FILTERS = {
-    dialect: FilterColumns(
-        {
-            "thread_id": ("thread_id", "text"),
-            "user": ("user_id", "text"),
-            "namespace": ("checkpoint_ns", "text"),
-            "id": (compact_columns.id_expression("checkpoint_id", dialect), "text"),
-            "parent": (compact_columns.id_expression("parent_checkpoint_id", dialect), "text"),
-            "run_id": ("run_id", "text"),
-        },
-        metadata=compact_columns.metadata_expression("metadata", dialect),
-    )
-    for dialect in Dialect
-}
 
 
 class AsyncCheckpoints(TenantStore):
@@ -241,9 +226,9 @@ class AsyncCheckpoints(TenantStore):
         """
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
-        filters = [*_filters(thread_id, self._user(user), namespace), *equal_metadata(metadata), *filter_list(where)]
-        dialect = self._engine.dialect
-        clause = FILTERS[dialect].compile(filters, params, dialect, limits) + reader.after(cursor, params)
+        equal = {"thread_id": thread_id, "user": text.unescape(self._user(user)), "namespace": namespace}
+        clause = list_filters.compile_filters(equal, metadata, where, params, self._engine.dialect, limits)
+        clause += reader.after(cursor, params)
         clause += validation.with_id("=", id, params) + validation.with_id("<", before, params)
         return await self._with_packed(lambda: self._page(params, clause, limit))
 
@@ -395,8 +380,3 @@ class Checkpoints(Blocking[AsyncCheckpoints]):
     delete = blocking(AsyncCheckpoints.delete)
     delete_runs = blocking(AsyncCheckpoints.delete_runs)
     prune = blocking(AsyncCheckpoints.prune)
-
-
-def _filters(thread_id: str | None, user: str, namespace: str | None) -> list[Filter]:
-    equal = {"thread_id": thread_id, "user": text.unescape(user), "namespace": namespace}
-    return [Filter("eq", value, column=name) for name, value in equal.items() if value is not None]

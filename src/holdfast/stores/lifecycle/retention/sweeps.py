@@ -26,7 +26,7 @@ from ...objects.objects import GRACE_S, AsyncObjects
 from ...workspace import layers, snapshots
 from ...workspace import retention_rules as rules
 from ...workspace.retention_rules import Hold, Reason, RetentionPolicy, RunSnapshots
-from ...workspace.snapshots import Snapshot
+from ...workspace.snapshot_rows import Snapshot
 from ...workspace.squash import Squasher
 from . import quota
 from .quota import queries
