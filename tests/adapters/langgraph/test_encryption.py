@@ -134,5 +134,5 @@ def test_langgraphs_encrypted_serializer_is_refused_with_the_alternative(savers:
             return ciphertext[::-1]
 
     saver = savers(serde=EncryptedSerializer(Reversing()))
-    with raises(InvalidInput, field="encryption_key"):
+    with raises(InvalidInput, field="serde"):
         chat_graph(saver).invoke(say(1), thread(), durability="sync")
