@@ -40,7 +40,7 @@ class Place:
     def refused(self) -> str:
         """What adopting says, which must change nothing."""
         before = catalogue.everything(self.url)
-        with pytest.raises(SchemaMismatch, match=": ") as error:
+        with pytest.raises(SchemaMismatch) as error:
             adopt(self.url)
         assert catalogue.everything(self.url) == before
         assert not any(item.applied for item in migration_status(self.url))

@@ -391,7 +391,7 @@ def test_a_damaged_row_is_corrupt_for_readers_and_reported_by_verify(tmp_path: P
     with Holdfast(str(path)) as hf:
         acme = hf.tenant("acme")
         for read in (acme.checkpoints.find, acme.checkpoints.history, acme.checkpoints.list):
-            with pytest.raises(Corrupt, match=reason):
+            with raises(Corrupt):
                 read("t")
         checked = acme.checkpoints.verify()
         assert [(damage.thread_id, damage.user) for damage in checked.damaged] == [("t", None)]

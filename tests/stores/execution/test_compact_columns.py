@@ -79,7 +79,7 @@ def test_other_ids_keep_their_order_and_come_after_uuids(ids: list[str]) -> None
 
 @pytest.mark.parametrize("encoded", [b"", b"1", b"\x00" * 15, b"\x00" * 17, b"\xff\xf0", b"\xff\xff"])
 def test_invalid_id_bytes_are_corrupt(encoded: bytes) -> None:
-    with pytest.raises(Corrupt, match=f"id {encoded.hex()}"):
+    with pytest.raises(Corrupt, match=encoded.hex()):
         decode_id(encoded)
 
 
