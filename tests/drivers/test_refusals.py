@@ -1,4 +1,4 @@
-"""What cannot be joined is refused with words that say what to do; what breaks underneath becomes an error of ours."""
+"""Connections that cannot be joined are rejected with advice, and driver errors become errors of Holdfast."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio.exc import AsyncContextNotStarted
 from sqlalchemy.orm import Session
 
 from holdfast import AsyncHoldfast, Holdfast
-from holdfast.errors import Closed, HoldfastError, InvalidInput, ReadOnly, SchemaMismatch, Unavailable
+from holdfast.engines.postgres.errors import FailedTransaction
+from holdfast.engines.sqlite.errors import Busy
+from holdfast.errors import Closed, InvalidInput, ReadOnly, SchemaMismatch, Unavailable
 from tests.drivers.callers import LEGS, POSTGRES_LEGS, SQLITE_LEGS, Leg, done, leg
+from tests.errors import raises
 
 ALL = pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in LEGS])
 ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy Session on sqlite3"), *POSTGRES_LEGS]
@@ -29,7 +33,7 @@ ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy 
 
 @pytest.mark.parametrize("thing", [None, "agents.db", 42, object(), sqlite3])
 def test_an_unsupported_connection_is_refused_with_the_supported_types(thing: object) -> None:
-    with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="cannot join") as caught:
+    with Holdfast(":memory:") as hf, raises(InvalidInput, field="connection") as caught:
         hf.tenant("acme").join(thing)
     for kind in ("psycopg.Connection", "sqlite3.Connection", "apsw.Connection", "sqlalchemy.orm.session.Session"):
         assert kind in str(caught.value)
@@ -40,15 +44,18 @@ def test_a_cursor_or_an_engine_is_not_a_connection(sqlite_path: str) -> None:
     connection = sqlite3.connect(sqlite_path)
     with Holdfast(":memory:") as hf:
         for thing in (engine, connection.cursor()):
-            with pytest.raises(InvalidInput, match=r"cannot join .*(Engine|Cursor)"):
+            with raises(InvalidInput, field="connection") as caught:
                 hf.tenant("acme").join(thing)
+            assert type(thing).__name__ in str(caught.value)
     connection.close()
     engine.dispose()
 
 
 @ALL
-def test_the_other_style_of_connection_is_refused_by_name(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
-    """A blocking connection in an asynchronous program, or the other way round."""
+def test_a_blocking_connection_in_asynchronous_code_is_rejected_and_vice_versa(
+    leg: Leg, open_stage: Callable[[Leg], Any]
+) -> None:
+    """Join a blocking connection in asynchronous code, and an asynchronous one in blocking code."""
 
     async def run() -> None:
         async with open_stage(leg) as stage:
@@ -56,12 +63,12 @@ def test_the_other_style_of_connection_is_refused_by_name(leg: Leg, open_stage: 
             if leg.asynchronous:
                 with (
                     Holdfast(":memory:") as other,
-                    pytest.raises(InvalidInput, match="can be joined by AsyncHoldfast only"),
+                    raises(InvalidInput, field="style"),
                 ):
                     other.tenant("acme").join(caller.raw)
             else:
                 async with AsyncHoldfast(":memory:") as other:
-                    with pytest.raises(InvalidInput, match="can be joined by Holdfast only"):
+                    with raises(InvalidInput, field="style"):
                         other.tenant("acme").join(caller.raw)
 
     asyncio.run(run())
@@ -80,7 +87,7 @@ def test_a_connection_to_the_other_engine_is_refused(
             other: Any = kind(url)
             await done(other.open() if leg.asynchronous else None)
             try:
-                with pytest.raises(InvalidInput, match=r"this Holdfast uses (sqlite|postgres) and the connection"):
+                with raises(InvalidInput, field="dialect"):
                     other.tenant("acme").join(caller.raw)
             finally:
                 await done(other.close())
@@ -116,7 +123,7 @@ def test_a_database_without_the_schema_raises(
 
 
 @ALL
-def test_a_closed_connection_is_an_error_of_ours(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_a_closed_connection_raises_a_holdfast_error(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             async with leg.connect(stage.url) as caller:
@@ -133,13 +140,13 @@ def test_a_closed_connection_is_an_error_of_ours(leg: Leg, open_stage: Callable[
     asyncio.run(run())
 
 
-def test_a_locked_database_is_unavailable_and_nothing_is_left_open(sqlite_path: str) -> None:
+def test_a_locked_database_raises_unavailable_and_leaves_no_transaction_open(sqlite_path: str) -> None:
     holder = sqlite3.connect(sqlite_path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with Holdfast(sqlite_path, sqlite="stdlib") as hf:
         for level in ("", "IMMEDIATE", "EXCLUSIVE", None):
             caller = sqlite3.connect(sqlite_path, timeout=0, isolation_level=level)  # type: ignore[arg-type]
-            with pytest.raises(Unavailable, match="locked"):
+            with raises(Busy):
                 hf.tenant("acme").join(caller).sessions.create(key="k")
             assert not caller.in_transaction
             caller.close()
@@ -148,8 +155,8 @@ def test_a_locked_database_is_unavailable_and_nothing_is_left_open(sqlite_path: 
 
 
 @pytest.mark.parametrize("kind", ["sqlite3", "apsw", "aiosqlite"])
-def test_a_commit_that_fails_leaves_no_transaction_behind(kind: str, sqlite_path: str) -> None:
-    """With a rollback journal, a reader keeps a writer from committing. Left open, the transaction would swallow the rest."""
+def test_a_failed_commit_leaves_no_transaction_open(kind: str, sqlite_path: str) -> None:
+    """With a rollback journal, a reader blocks the commit. An open transaction would contain all later writes."""
     # Two copies of SQLite in one process do not see each other's locks, so the reader is of the writer's kind.
     reader: Any = apsw.Connection(sqlite_path) if kind == "apsw" else sqlite3.connect(sqlite_path, isolation_level=None)
     reader.execute("PRAGMA journal_mode = DELETE").fetchall()
@@ -189,7 +196,7 @@ def test_a_read_only_connection_can_read_and_not_write(sqlite_path: str) -> None
     caller.close()
 
 
-def test_a_connection_of_another_thread_is_refused_in_sqlite3s_own_words(sqlite_path: str) -> None:
+def test_a_connection_of_another_thread_is_rejected_with_the_message_of_sqlite3(sqlite_path: str) -> None:
     caller = sqlite3.connect(sqlite_path)
     caught: list[BaseException] = []
 
@@ -211,39 +218,41 @@ def test_aiosqlite_that_was_not_awaited_is_refused(sqlite_path: str) -> None:
     async def run() -> None:
         async with AsyncHoldfast(sqlite_path, sqlite="stdlib") as hf:
             caller = aiosqlite.connect(sqlite_path)
-            with pytest.raises(Closed, match="await it"):
+            with raises(Closed):
                 await hf.tenant("acme").join(caller).sessions.create(key="k")
 
     asyncio.run(run())
 
 
 class TestSqlalchemy:
-    """Ways of holding SQLAlchemy wrong."""
+    """Invalid uses of SQLAlchemy."""
 
     def test_an_unbound_session_raises(self) -> None:
-        with Holdfast(":memory:") as hf, Session() as session, pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
+        with Holdfast(":memory:") as hf, Session() as session, raises(InvalidInput, field="bind"):
             hf.tenant("acme").join(session)
 
     def test_a_connection_that_was_not_awaited_is_refused(self, sqlite_path: str) -> None:
         async def run() -> None:
             engine = create_async_engine(f"sqlite+aiosqlite:///{sqlite_path}")
             async with AsyncHoldfast(sqlite_path, sqlite="stdlib") as hf:
-                with pytest.raises(InvalidInput, match=r"not started|has not been started"):
+                with raises(InvalidInput, field="connection") as caught:
                     hf.tenant("acme").join(engine.connect())
+                assert isinstance(caught.value.__cause__, AsyncContextNotStarted)
             await engine.dispose()
 
         asyncio.run(run())
 
     def test_another_database_is_refused(self) -> None:
         engine = sqlalchemy.create_mock_engine("mysql://", lambda *args: None)
-        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="supported: sqlite and postgresql"):
+        with Holdfast(":memory:") as hf, raises(InvalidInput, field="dialect"):
             hf.tenant("acme").join(Session(bind=engine))  # type: ignore[arg-type]
 
-    def test_a_server_that_is_gone_is_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
+    def test_a_stopped_server_raises_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
         engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/no/such/folder.db")
         with Holdfast(sqlite_path, sqlite="stdlib") as hf, Session(engine) as session:
-            with pytest.raises(Unavailable, match="cannot reach"):
+            with raises(Unavailable) as caught:
                 hf.tenant("acme").join(session).sessions.create(key="k")
+            assert isinstance(caught.value.__cause__, sqlalchemy.exc.OperationalError)
         engine.dispose()
 
     def test_a_session_with_a_failed_transaction_raises(self, sqlite_path: str) -> None:
@@ -257,7 +266,7 @@ class TestSqlalchemy:
             assert hf.tenant("acme").sessions.count() == 0
         engine.dispose()
 
-    def test_an_unsupported_driver_underneath_is_named(self) -> None:
+    def test_the_error_for_an_unsupported_driver_of_sqlalchemy_names_it(self) -> None:
         class Odd:
             """A driver's connection of an unknown type."""
 
@@ -269,14 +278,15 @@ class TestSqlalchemy:
 
         engine = sqlalchemy.create_engine("sqlite://", creator=Odd)
         with Holdfast(":memory:") as hf, engine.connect() as connection:
-            with pytest.raises(InvalidInput, match=r"cannot join .*Odd"):
+            with raises(InvalidInput, field="connection") as caught:
                 hf.tenant("acme").join(connection).sessions.create(key="k")
+            assert "Odd" in str(caught.value)
         engine.dispose()
 
     def test_an_unbound_async_session_raises(self) -> None:
         async def run() -> None:
             async with AsyncHoldfast(":memory:") as hf, AsyncSession() as session:
-                with pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
+                with raises(InvalidInput, field="bind"):
                     hf.tenant("acme").join(session)
 
         asyncio.run(run())
@@ -286,7 +296,7 @@ def test_an_aborted_postgres_transaction_raises_failed_transaction(postgres_with
     with Holdfast(postgres_with_table) as hf, psycopg.connect(postgres_with_table) as caller:
         with pytest.raises(psycopg.Error):
             caller.execute("SELECT 1 / 0")
-        with pytest.raises(HoldfastError, match="aborted"):
+        with raises(FailedTransaction):
             hf.tenant("acme").join(caller).sessions.create(key="k")
         caller.rollback()
         hf.tenant("acme").join(caller).sessions.create(key="k")
@@ -298,7 +308,7 @@ def test_an_aborted_postgres_transaction_raises_failed_transaction(postgres_with
 def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
     name: str, open_stage: Callable[[Leg], Any]
 ) -> None:
-    """In it a statement is only queued, and its answer looks empty."""
+    """In pipeline mode, statements are only queued and their results appear empty."""
 
     async def run() -> None:
         async with open_stage(leg(name)) as stage:
@@ -312,7 +322,7 @@ def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
                     lambda: joined.sessions.get(session.id),
                     lambda: joined.messages.append(session.id, role="user", content="x"),
                 ):
-                    with pytest.raises(InvalidInput, match="leave the pipeline block"):
+                    with raises(InvalidInput, field="pipeline"):
                         await done(call())
             assert (await done(joined.sessions.get(session.id))).message_count == 0
             assert (await done(joined.messages.append(session.id, role="user", content="x"))).seq == 1
@@ -322,9 +332,7 @@ def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
 
 
 @pytest.mark.parametrize("name", ["apsw", "sqlite3"])
-def test_a_transaction_that_read_before_another_process_wrote_must_begin_again(
-    name: str, open_stage: Callable[[Leg], Any]
-) -> None:
+def test_a_write_in_an_outdated_read_transaction_must_be_restarted(name: str, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg(name)) as stage:
             acme = stage.tenant("acme")
@@ -343,7 +351,7 @@ def test_a_transaction_that_read_before_another_process_wrote_must_begin_again(
 
 
 @pytest.mark.parametrize("name", ["psycopg", "asyncpg"])
-def test_a_transaction_that_has_failed_is_told_to_roll_back(name: str, open_stage: Callable[[Leg], Any]) -> None:
+def test_the_error_for_a_failed_transaction_advises_a_rollback(name: str, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg(name)) as stage:
             session = await done(stage.tenant("acme").sessions.create())
@@ -352,7 +360,7 @@ def test_a_transaction_that_has_failed_is_told_to_roll_back(name: str, open_stag
             joined = stage.tenant("acme").join(caller.raw)
             with pytest.raises((psycopg.Error, asyncpg.PostgresError)):
                 await caller.execute("SELECT 1 / 0")
-            with pytest.raises(Unavailable, match="roll it back"):
+            with raises(FailedTransaction):
                 await done(joined.sessions.get(session.id))
             await caller.rollback()
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize(
 ID = "01890000-0000-7000-8000-000000000001"
 
 
-def test_a_commit_makes_it_visible_and_not_before(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_a_write_becomes_visible_with_the_commit(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             caller = await stage.connect()
@@ -36,7 +36,7 @@ def test_a_commit_makes_it_visible_and_not_before(leg: Leg, open_stage: Callable
     asyncio.run(run())
 
 
-def test_a_rollback_leaves_nothing(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_a_rollback_undoes_every_write(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             session = await done(stage.tenant().sessions.create(key="before"))
@@ -59,8 +59,8 @@ def test_a_rollback_leaves_nothing(leg: Leg, open_stage: Callable[[Leg], Any]) -
     asyncio.run(run())
 
 
-def test_the_first_thing_in_the_transaction_may_be_ours(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
-    """On a connection that has done nothing yet, drivers begin their transaction late, and it must be theirs that we are in."""
+def test_holdfast_may_execute_the_first_statement_of_a_transaction(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+    """Drivers begin the transaction of a new connection lazily; Holdfast must use that transaction."""
 
     async def run() -> None:
         async with open_stage(leg) as stage:
@@ -77,7 +77,7 @@ def test_the_first_thing_in_the_transaction_may_be_ours(leg: Leg, open_stage: Ca
     asyncio.run(run())
 
 
-def test_the_next_transaction_is_as_good_as_the_first(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_the_connection_can_be_used_for_several_transactions(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             session = await done(stage.tenant().sessions.create())
@@ -118,7 +118,7 @@ def test_rolling_back_to_the_callers_savepoint_undoes_only_later_writes(
     asyncio.run(run())
 
 
-def test_an_error_of_ours_leaves_the_callers_transaction_as_it_was(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_a_failed_call_leaves_the_callers_transaction_unchanged(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             caller = await stage.connect()
@@ -143,7 +143,7 @@ def test_an_error_of_ours_leaves_the_callers_transaction_as_it_was(leg: Leg, ope
 
 
 def _failing(acme: Any, session_id: str) -> list[tuple[Callable[[], Any], type[Exception]]]:
-    """Calls that fail before a statement, in one, and after one that had succeeded."""
+    """Return calls that fail before, in and after their first statement."""
     unknown = "01890000-0000-7000-8000-00000000dead"
     return [
         (lambda: acme.messages.append(session_id, role="invalid", content="x"), InvalidInput),
@@ -182,10 +182,10 @@ def test_the_callers_transaction_sees_writes_of_holdfast(leg: Leg, open_stage: C
     asyncio.run(run())
 
 
-def test_without_a_transaction_a_write_lasts_at_once_or_waits_for_the_callers_commit(
+def test_a_write_without_a_transaction_is_committed_immediately_or_by_the_caller(
     leg: Leg, open_stage: Callable[[Leg], Any]
 ) -> None:
-    """It depends on the connection: one that opens transactions by itself keeps the last word, another has none to say."""
+    """A connection that begins transactions implicitly waits for the caller's commit; one in autocommit mode does not."""
 
     async def run() -> None:
         async with open_stage(leg) as stage:
@@ -229,7 +229,7 @@ def test_a_failed_write_without_a_transaction_leaves_none_open(leg: Leg, open_st
     asyncio.run(run())
 
 
-def test_two_tenants_may_share_one_transaction(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_two_tenants_can_share_a_transaction(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     async def run() -> None:
         async with open_stage(leg) as stage:
             caller = await stage.connect()
@@ -244,7 +244,7 @@ def test_two_tenants_may_share_one_transaction(leg: Leg, open_stage: Callable[[L
     asyncio.run(run())
 
 
-def test_unusual_text_arrives_as_it_left(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_unusual_text_is_returned_unchanged(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     text = "NUL \x00, lone \ud800, \U0010f801, 'quotes\", ünï 🎉, $1 ?1 :name %s"
 
     async def run() -> None:

@@ -1,10 +1,11 @@
-"""Opening a SQLite file, which library has it, whose turn it is on a connection, and which driver wraps it."""
+"""Parts of the SQLite engine: opening files, claims of a file by a library, connection locks, and the choice of a driver."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -24,6 +25,7 @@ from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.engines.sqlite.library_claims import Claim
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput, Unavailable
 from holdfast.sync_runner import step
+from tests.errors import raises
 
 LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
 
@@ -70,7 +72,7 @@ def test_a_reader_reads_and_cannot_write(library: Library, tmp_path: Path) -> No
 
 
 @LIBRARIES
-def test_a_file_for_reading_only_is_left_byte_for_byte(library: Library, tmp_path: Path) -> None:
+def test_a_read_only_file_is_not_modified(library: Library, tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     raw = apsw.Connection(str(path))
     raw.execute("CREATE TABLE t (x)")
@@ -98,24 +100,25 @@ def test_each_connection_to_memory_has_a_separate_database(library: Library) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "field", "value"),
     [
-        ({"durability": "none"}, "durability must be 'full' or 'normal', not 'none'"),
-        ({"durability": "FULL"}, "not 'FULL'"),
-        ({"library": "sqlite3"}, "sqlite must be 'apsw' or 'stdlib', not 'sqlite3'"),
-        ({"library": None}, "not None"),
+        ({"durability": "none"}, "durability", "none"),
+        ({"durability": "FULL"}, "durability", "FULL"),
+        ({"library": "sqlite3"}, "sqlite", "sqlite3"),
+        ({"library": None}, "sqlite", None),
     ],
 )
 def test_an_invalid_option_is_refused_before_anything_is_opened(
-    options: dict[str, Any], says: str, tmp_path: Path
+    options: dict[str, Any], field: str, value: object, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInput, match=says):
+    with raises(InvalidInput, field=field) as caught:
         SqliteFile(str(tmp_path / "a.db"), **options)
+    assert repr(value) in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
 @LIBRARIES
-def test_a_name_with_any_character_is_a_name(library: Library, tmp_path: Path) -> None:
+def test_a_file_name_may_contain_any_character(library: Library, tmp_path: Path) -> None:
     for name in ("a b.db", "100%.db", "a?mode=ro.db", "#.db", "漢字.db", "file:x.db"):
         file = SqliteFile(str(tmp_path / name), library=library)
         connection = file.connect()
@@ -145,7 +148,7 @@ def test_a_connection_that_cannot_be_prepared_is_closed_and_releases_its_claim(
 
 @LIBRARIES
 def test_the_error_for_a_missing_folder_names_it(library: Library, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"the folder {tmp_path / 'no'} does not exist"):
+    with pytest.raises(Unavailable, match=re.escape(str(tmp_path / "no"))):
         SqliteFile(str(tmp_path / "no" / "a.db"), library=library).connect()
 
 
@@ -153,7 +156,7 @@ def test_a_python_with_an_old_sqlite_is_refused_with_the_required_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
-    with pytest.raises(InvalidInput, match=r"needs 3\.40\.0 or newer: upgrade it, or use apsw"):
+    with raises(InvalidInput, field="sqlite"):
         stdlib.connect(str(tmp_path / "a.db"), read_only=False, create=True, statements=1)
     assert os.listdir(tmp_path) == []
 
@@ -168,35 +171,38 @@ def path(tmp_path: Path) -> str:
     return str(made)
 
 
-def test_one_library_may_claim_a_file_as_often_as_it_likes(path: str) -> None:
+def test_a_library_can_claim_a_file_repeatedly(path: str) -> None:
     claims = [Claim([path], "apsw") for _ in range(3)]
-    with pytest.raises(InvalidInput, match="is open through apsw"):
+    with raises(InvalidInput, field="library"):
         Claim([path], "stdlib")
     for claim in claims[:2]:
         claim.release()
-    with pytest.raises(InvalidInput, match="is open through apsw"):
+    with raises(InvalidInput, field="library"):
         Claim([path], "stdlib")
     claims[2].release()
     Claim([path], "stdlib").release()
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "says"),
-    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "close the joined connection first")],
+    ("held", "wanted"),
+    [("apsw", "stdlib"), ("stdlib", "apsw")],
 )
-def test_the_refusal_names_the_file_and_the_way_out(held: Library, wanted: Library, says: str, path: str) -> None:
+def test_the_error_of_a_rejected_claim_names_the_file_and_the_solution(
+    held: Library, wanted: Library, path: str
+) -> None:
     claim = Claim([path], held)
-    with pytest.raises(InvalidInput, match=says) as caught:
+    with raises(InvalidInput, field="library") as caught:
         Claim([path], wanted)
     assert f"Holdfast({path!r}, sqlite='stdlib')" in str(caught.value)
     claim.release()
 
 
-def test_one_file_of_several_is_enough_to_be_refused_and_then_none_is_claimed(path: str, tmp_path: Path) -> None:
+def test_a_claim_of_several_files_fails_completely_if_one_is_taken(path: str, tmp_path: Path) -> None:
     (other := tmp_path / "b.db").touch()
     held = Claim([path], "apsw")
-    with pytest.raises(InvalidInput, match=r"a\.db"):
+    with raises(InvalidInput, field="library") as caught:
         Claim([str(other), path], "stdlib")
+    assert path in str(caught.value)
     Claim([str(other)], "apsw").release()
     held.release()
 
@@ -207,7 +213,7 @@ def test_a_file_that_does_not_exist_cannot_be_claimed(tmp_path: Path) -> None:
     assert one is not two
 
 
-def test_a_claim_that_is_forgotten_or_whose_connection_is_closed_holds_nothing(path: str) -> None:
+def test_an_unreferenced_claim_or_a_closed_connection_releases_its_files(path: str) -> None:
     kept = Claim([path], "apsw", raw=(raw := apsw.Connection(path)))
     with pytest.raises(InvalidInput):
         Claim([path], "stdlib")
@@ -220,7 +226,7 @@ def test_a_claim_that_is_forgotten_or_whose_connection_is_closed_holds_nothing(p
     Claim([path], "stdlib").release()
 
 
-def test_releasing_twice_is_as_good_as_once(path: str) -> None:
+def test_releasing_a_claim_twice_is_harmless(path: str) -> None:
     claim = Claim([path], "apsw")
     claim.release()
     claim.release()
@@ -238,14 +244,14 @@ def test_a_connection_of_either_library_is_open_until_it_is_closed() -> None:
 # Turns
 
 
-def test_one_connection_has_one_turn_and_another_has_another() -> None:
+def test_each_connection_has_its_own_lock() -> None:
     one, other = object(), object()
     mine, theirs = connection_lock.for_threads(one), connection_lock.for_threads(other)
     assert connection_lock.for_threads(one) is mine is not theirs
     assert connection_lock.for_tasks(one) is not mine
 
 
-def test_a_thread_waits_for_its_turn_and_may_take_it_twice() -> None:
+def test_a_thread_waits_for_the_connection_lock_and_can_reenter_it() -> None:
     turn = connection_lock.for_threads(shared := object())
     order: list[str] = []
 
@@ -281,7 +287,7 @@ def test_a_connection_lock_is_released_after_a_failed_call() -> None:
     assert shared is not None
 
 
-def test_tasks_take_turns_in_the_order_they_came() -> None:
+def test_tasks_get_the_connection_lock_in_order_of_arrival() -> None:
     order: list[int] = []
 
     async def take(connection: object, number: int) -> None:
@@ -303,7 +309,7 @@ def test_tasks_take_turns_in_the_order_they_came() -> None:
 
 
 class Theirs(sqlite3.Connection):
-    """A connection that a caller has made more of."""
+    """A caller's subclass of a connection."""
 
 
 def test_a_driver_is_selected_by_the_connections_type_or_base_class() -> None:
@@ -320,14 +326,14 @@ def test_a_driver_is_selected_by_the_connections_type_or_base_class() -> None:
 
 def test_a_connection_to_the_other_engine_is_refused_with_both_names() -> None:
     raw = apsw.Connection(":memory:")
-    with pytest.raises(InvalidInput, match="this Holdfast uses postgres and the connection sqlite"):
+    with raises(InvalidInput, field="dialect"):
         join.blocking(raw, Dialect.POSTGRES)
     raw.close()
 
 
-def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
+def test_a_blocking_connection_is_rejected_by_async_holdfast() -> None:
     raw = sqlite3.connect(":memory:", factory=Theirs)
-    with pytest.raises(InvalidInput, match="Theirs can be joined by Holdfast only, and this is AsyncHoldfast"):
+    with raises(InvalidInput, field="style"):
         join.asynchronous(raw, Dialect.SQLITE)
     raw.close()
 
@@ -336,7 +342,10 @@ def test_a_blocking_connection_belongs_to_the_other_holdfast() -> None:
     "thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=lambda thing: type(thing).__name__
 )
 def test_an_unsupported_object_is_refused_with_the_supported_types(thing: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot join .*; AsyncHoldfast joins asyncpg\.connection\.Connection, "):
+    with raises(InvalidInput, field="connection") as caught:
         join.asynchronous(thing, Dialect.SQLITE)
-    with pytest.raises(InvalidInput, match=r"cannot join .*; Holdfast joins psycopg\.Connection, sqlite3\.Connection"):
+    assert "asyncpg.connection.Connection" in str(caught.value)
+    with raises(InvalidInput, field="connection") as caught:
         join.blocking(thing, Dialect.SQLITE)
+    for kind in ("psycopg.Connection", "sqlite3.Connection"):
+        assert kind in str(caught.value)

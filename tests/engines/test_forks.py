@@ -1,4 +1,4 @@
-"""A handle that was open at a fork: the child is told so, and the parent goes on."""
+"""Handles that are open at a fork: they raise in the child and keep working in the parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQLite would do for the queries about tasks, links and memories that must not depend on how much is stored."""
+"""SQLite's query plans for tasks, shares and memories, whose cost must not depend on the amount of data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connection() -> Iterator[Any]:
 
 
 def plan(connection: Any, statement: Statement) -> str:
-    """What SQLite reported it would do."""
+    """Return SQLite's query plan."""
     rows = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", [None] * len(statement.names))
     return "; ".join(row[3] for row in rows)
 
@@ -39,7 +39,7 @@ def plan(connection: Any, statement: Statement) -> str:
         ("a2a_tasks_by_context", " AND context_id = :context_id"),
     ],
 )
-def test_a_list_of_tasks_comes_out_of_an_index_in_order(connection: Any, index: str, where: str) -> None:
+def test_tasks_are_listed_from_an_index_in_order(connection: Any, index: str, where: str) -> None:
     actual = plan(connection, a2a_tasks.queries.list.statement(Dialect.SQLITE, where, index))
     assert f"USING INDEX {index}" in actual
     assert "B-TREE" not in actual
@@ -58,7 +58,7 @@ STORES: list[Any] = [
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__.rpartition(".")[2])
 def test_no_query_reads_columns_it_does_not_need(connection: Any, store: Any) -> None:
-    """Everything is found through a key or an index that leads with the tenant."""
+    """Check also that each query uses a key or an index that begins with the tenant."""
     queries: Queries = store.queries
     for name, query in queries.by_name.items():
         if store is agent_memories and name == "list":

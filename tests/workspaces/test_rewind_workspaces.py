@@ -71,7 +71,7 @@ class Work:
         ]
 
     def is_at(self, number: int) -> bool:
-        """Whether all of it is as it was after a step."""
+        """Return whether files, state and conversation equal those after a step."""
         same = self.everything()[1:] == self.then[number]
         return same and fingerprint(self.root) == self.files[number] and self.run.iteration == number
 
@@ -121,7 +121,7 @@ def test_files_state_and_conversation_are_rewound_and_redone_together(work: Work
     assert fingerprint(work.root) == files
 
 
-def test_a_rewound_run_takes_another_way_and_both_are_kept(plain: Work) -> None:
+def test_a_rewound_run_can_continue_differently_and_both_histories_are_kept(plain: Work) -> None:
     work = plain
     first = work.rewind(1)
     work.world.do(work.acme.runs.resume(work.world.run_id))
@@ -198,7 +198,7 @@ def test_a_rewind_without_a_snapshot_is_not_begun(small: World, tmp_path: Path) 
 def test_a_run_held_by_another_worker_is_not_rewound(plain: Work) -> None:
     work = plain
     held = work.acme.leases.claim("me", run_id=work.world.run_id)
-    with pytest.raises(Conflict, match="held by me"):
+    with raises(Conflict, reason="run_held"):
         work.rewind(2)
     with pytest.raises(Fenced):
         work.rewind(2, epoch=held.epoch - 1)
@@ -234,13 +234,13 @@ def test_a_full_run_can_be_rewound_to_its_oldest_snapshot(tmp_path: Path) -> Non
 
 
 class Died(BaseException):
-    """The process, here."""
+    """Raised to simulate a crash of the process."""
 
 
 POINTS = ("captured", "begun", "removing", "written", "settled", "restored")
 
 
-def test_a_death_between_any_two_operations_is_recovered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_any_two_operations_is_recovered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     put(work.root, "dirty", b"precious")
     before, files = work.everything(), fingerprint(work.root)
     for point in POINTS:
@@ -272,7 +272,7 @@ def _recover(work: Work, point: str, way: str) -> None:
         work.redo()
 
 
-def test_the_next_rewind_finishes_the_one_before(plain: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_rewind_finishes_an_interrupted_one(plain: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     work = plain
     with monkeypatch.context() as patched:
         _die(patched, "begun")
@@ -287,7 +287,7 @@ def test_the_next_rewind_finishes_the_one_before(plain: Work, monkeypatch: pytes
 
 
 def _die(patched: pytest.MonkeyPatch, point: str) -> None:
-    """Have the process die at a point of its next rewind or redo."""
+    """Simulate a crash at a point of the next rewind or redo."""
 
     def dies(*_: Any, **__: Any) -> Any:
         raise Died

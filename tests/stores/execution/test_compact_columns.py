@@ -105,7 +105,7 @@ def test_metadata_are_measured_in_their_original_form() -> None:
 
 @pytest.mark.parametrize("encoded", ["", "l", "l07", "x7", "l-0", "l7[]", "l7{", "l7 ", "{", "l" + "9" * 19])
 def test_invalid_metadata_are_corrupt(encoded: str) -> None:
-    with pytest.raises(Corrupt, match="cannot be read"):
+    with raises(Corrupt):
         metadata_of(["{}", encoded])
 
 
