@@ -69,7 +69,7 @@ def seen(acme: TenantHandle, ids: dict[str, str]) -> list[Any]:
         list(acme.blocks.list("helper")),
         acme.runs.load(ids["run"]),
         list(acme.steps.list(ids["run"])),
-        msgspec.structs.replace(acme.checkpoints.history("t")[0], stamp="", places=[]),
+        msgspec.structs.replace(acme.checkpoints.history("t")[0], stamp="", positions=[]),
         list(acme.objects.get([ids["digest"]])),
         list(acme.flows.history("f")),
         list(acme.contacts.list()),
