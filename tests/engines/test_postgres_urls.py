@@ -76,9 +76,9 @@ def test_keepalives_are_on_unless_the_url_disables_them() -> None:
     output = f"{PLACE}?keepalives_idle=7&tcp_user_timeout=900&keepalives=1&keepalives_count=2&keepalives_interval=4"
     assert for_libpq(output, 10.0) == {"connect_timeout": 10}
     with socket.socket() as existing:
-        for_asyncpg(output, 10.0).set_socket(existing)
+        for_asyncpg(output, 10.0).set_socket_options(existing)
         assert existing.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
         assert [existing.getsockopt(socket.IPPROTO_TCP, item) for item in asked] == [7, 4, 2, 900]
-        for_asyncpg(f"{PLACE}?keepalives=0", 10.0).set_socket(existing)
+        for_asyncpg(f"{PLACE}?keepalives=0", 10.0).set_socket_options(existing)
         assert existing.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

@@ -79,8 +79,9 @@ def test_other_ids_keep_their_order_and_come_after_uuids(ids: list[str]) -> None
 
 @pytest.mark.parametrize("encoded", [b"", b"1", b"\x00" * 15, b"\x00" * 17, b"\xff\xf0", b"\xff\xff"])
 def test_invalid_id_bytes_are_corrupt(encoded: bytes) -> None:
-    with pytest.raises(Corrupt, match=encoded.hex()):
+    with raises(Corrupt) as caught:
         decode_id(encoded)
+    assert encoded.hex() in str(caught.value)
 
 
 @pytest.mark.parametrize("given_metadata", [*STEPS, *OTHERS, *({**MORE, **step} for step in STEPS)])
