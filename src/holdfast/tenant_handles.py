@@ -88,11 +88,12 @@ class _AnyTenantHandle(TenantStores):
     def _reopener(self) -> Any:
         if self._engine.joined:
             raise InvalidInput(
-                "a handle that has joined a connection cannot be opened a second time: join another connection instead"
+                "a handle that has joined a connection cannot be opened a second time: join another connection instead",
+                field="connection",
             )
         if self._scope.reopen is None:
             raise InvalidInput(
-                "an in-memory database has one connection and cannot be opened a second time: use a file"
+                "an in-memory database has one connection and cannot be opened a second time: use a file", field="url"
             )
         return self._scope.reopen
 

@@ -17,11 +17,15 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio.exc import AsyncContextNotStarted
 from sqlalchemy.orm import Session
 
 from holdfast import AsyncHoldfast, Holdfast
-from holdfast.errors import Closed, HoldfastError, InvalidInput, ReadOnly, SchemaMismatch, Unavailable
+from holdfast.engines.postgres.errors import FailedTransaction
+from holdfast.engines.sqlite.errors import Busy
+from holdfast.errors import Closed, InvalidInput, ReadOnly, SchemaMismatch, Unavailable
 from tests.drivers.callers import LEGS, POSTGRES_LEGS, SQLITE_LEGS, Leg, done, leg
+from tests.errors import raises
 
 ALL = pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in LEGS])
 ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy Session on sqlite3"), *POSTGRES_LEGS]
@@ -29,7 +33,7 @@ ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy 
 
 @pytest.mark.parametrize("thing", [None, "agents.db", 42, object(), sqlite3])
 def test_an_unsupported_connection_is_refused_with_the_supported_types(thing: object) -> None:
-    with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="cannot join") as caught:
+    with Holdfast(":memory:") as hf, raises(InvalidInput, field="connection") as caught:
         hf.tenant("acme").join(thing)
     for kind in ("psycopg.Connection", "sqlite3.Connection", "apsw.Connection", "sqlalchemy.orm.session.Session"):
         assert kind in str(caught.value)
@@ -40,8 +44,9 @@ def test_a_cursor_or_an_engine_is_not_a_connection(sqlite_path: str) -> None:
     connection = sqlite3.connect(sqlite_path)
     with Holdfast(":memory:") as hf:
         for thing in (engine, connection.cursor()):
-            with pytest.raises(InvalidInput, match=r"cannot join .*(Engine|Cursor)"):
+            with raises(InvalidInput, field="connection") as caught:
                 hf.tenant("acme").join(thing)
+            assert type(thing).__name__ in str(caught.value)
     connection.close()
     engine.dispose()
 
@@ -58,12 +63,12 @@ def test_a_blocking_connection_in_asynchronous_code_is_rejected_and_vice_versa(
             if leg.asynchronous:
                 with (
                     Holdfast(":memory:") as other,
-                    pytest.raises(InvalidInput, match="can be joined by AsyncHoldfast only"),
+                    raises(InvalidInput, field="style"),
                 ):
                     other.tenant("acme").join(caller.raw)
             else:
                 async with AsyncHoldfast(":memory:") as other:
-                    with pytest.raises(InvalidInput, match="can be joined by Holdfast only"):
+                    with raises(InvalidInput, field="style"):
                         other.tenant("acme").join(caller.raw)
 
     asyncio.run(run())
@@ -82,7 +87,7 @@ def test_a_connection_to_the_other_engine_is_refused(
             other: Any = kind(url)
             await done(other.open() if leg.asynchronous else None)
             try:
-                with pytest.raises(InvalidInput, match=r"this Holdfast uses (sqlite|postgres) and the connection"):
+                with raises(InvalidInput, field="dialect"):
                     other.tenant("acme").join(caller.raw)
             finally:
                 await done(other.close())
@@ -141,7 +146,7 @@ def test_a_locked_database_raises_unavailable_and_leaves_no_transaction_open(sql
     with Holdfast(sqlite_path, sqlite="stdlib") as hf:
         for level in ("", "IMMEDIATE", "EXCLUSIVE", None):
             caller = sqlite3.connect(sqlite_path, timeout=0, isolation_level=level)  # type: ignore[arg-type]
-            with pytest.raises(Unavailable, match="locked"):
+            with raises(Busy):
                 hf.tenant("acme").join(caller).sessions.create(key="k")
             assert not caller.in_transaction
             caller.close()
@@ -213,7 +218,7 @@ def test_aiosqlite_that_was_not_awaited_is_refused(sqlite_path: str) -> None:
     async def run() -> None:
         async with AsyncHoldfast(sqlite_path, sqlite="stdlib") as hf:
             caller = aiosqlite.connect(sqlite_path)
-            with pytest.raises(Closed, match="await it"):
+            with raises(Closed):
                 await hf.tenant("acme").join(caller).sessions.create(key="k")
 
     asyncio.run(run())
@@ -223,29 +228,31 @@ class TestSqlalchemy:
     """Invalid uses of SQLAlchemy."""
 
     def test_an_unbound_session_raises(self) -> None:
-        with Holdfast(":memory:") as hf, Session() as session, pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
+        with Holdfast(":memory:") as hf, Session() as session, raises(InvalidInput, field="bind"):
             hf.tenant("acme").join(session)
 
     def test_a_connection_that_was_not_awaited_is_refused(self, sqlite_path: str) -> None:
         async def run() -> None:
             engine = create_async_engine(f"sqlite+aiosqlite:///{sqlite_path}")
             async with AsyncHoldfast(sqlite_path, sqlite="stdlib") as hf:
-                with pytest.raises(InvalidInput, match=r"not started|has not been started"):
+                with raises(InvalidInput, field="connection") as caught:
                     hf.tenant("acme").join(engine.connect())
+                assert isinstance(caught.value.__cause__, AsyncContextNotStarted)
             await engine.dispose()
 
         asyncio.run(run())
 
     def test_another_database_is_refused(self) -> None:
         engine = sqlalchemy.create_mock_engine("mysql://", lambda *args: None)
-        with Holdfast(":memory:") as hf, pytest.raises(InvalidInput, match="supported: sqlite and postgresql"):
+        with Holdfast(":memory:") as hf, raises(InvalidInput, field="dialect"):
             hf.tenant("acme").join(Session(bind=engine))  # type: ignore[arg-type]
 
     def test_a_stopped_server_raises_unavailable(self, sqlite_path: str, tmp_path: Path) -> None:
         engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/no/such/folder.db")
         with Holdfast(sqlite_path, sqlite="stdlib") as hf, Session(engine) as session:
-            with pytest.raises(Unavailable, match="cannot reach"):
+            with raises(Unavailable) as caught:
                 hf.tenant("acme").join(session).sessions.create(key="k")
+            assert isinstance(caught.value.__cause__, sqlalchemy.exc.OperationalError)
         engine.dispose()
 
     def test_a_session_with_a_failed_transaction_raises(self, sqlite_path: str) -> None:
@@ -271,14 +278,15 @@ class TestSqlalchemy:
 
         engine = sqlalchemy.create_engine("sqlite://", creator=Odd)
         with Holdfast(":memory:") as hf, engine.connect() as connection:
-            with pytest.raises(InvalidInput, match=r"cannot join .*Odd"):
+            with raises(InvalidInput, field="connection") as caught:
                 hf.tenant("acme").join(connection).sessions.create(key="k")
+            assert "Odd" in str(caught.value)
         engine.dispose()
 
     def test_an_unbound_async_session_raises(self) -> None:
         async def run() -> None:
             async with AsyncHoldfast(":memory:") as hf, AsyncSession() as session:
-                with pytest.raises(InvalidInput, match=r"(?i)bind|bound"):
+                with raises(InvalidInput, field="bind"):
                     hf.tenant("acme").join(session)
 
         asyncio.run(run())
@@ -288,7 +296,7 @@ def test_an_aborted_postgres_transaction_raises_failed_transaction(postgres_with
     with Holdfast(postgres_with_table) as hf, psycopg.connect(postgres_with_table) as caller:
         with pytest.raises(psycopg.Error):
             caller.execute("SELECT 1 / 0")
-        with pytest.raises(HoldfastError, match="aborted"):
+        with raises(FailedTransaction):
             hf.tenant("acme").join(caller).sessions.create(key="k")
         caller.rollback()
         hf.tenant("acme").join(caller).sessions.create(key="k")
@@ -314,7 +322,7 @@ def test_a_connection_in_pipeline_mode_is_refused_and_nothing_is_queued(
                     lambda: joined.sessions.get(session.id),
                     lambda: joined.messages.append(session.id, role="user", content="x"),
                 ):
-                    with pytest.raises(InvalidInput, match="leave the pipeline block"):
+                    with raises(InvalidInput, field="pipeline"):
                         await done(call())
             assert (await done(joined.sessions.get(session.id))).message_count == 0
             assert (await done(joined.messages.append(session.id, role="user", content="x"))).seq == 1
@@ -352,7 +360,7 @@ def test_the_error_for_a_failed_transaction_advises_a_rollback(name: str, open_s
             joined = stage.tenant("acme").join(caller.raw)
             with pytest.raises((psycopg.Error, asyncpg.PostgresError)):
                 await caller.execute("SELECT 1 / 0")
-            with pytest.raises(Unavailable, match="roll it back"):
+            with raises(FailedTransaction):
                 await done(joined.sessions.get(session.id))
             await caller.rollback()
 

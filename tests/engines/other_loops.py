@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from holdfast import AsyncHoldfast
 from holdfast.errors import InvalidInput
+from tests.errors import raises
 
 
 def refused_in_another_loop(hf: AsyncHoldfast) -> None:
@@ -21,7 +20,7 @@ def refused_in_another_loop(hf: AsyncHoldfast) -> None:
             lambda: acme.sessions.update(session, metadata={"a": 1}),
             lambda: acme.sessions.get(session),
         ):
-            with pytest.raises(InvalidInput, match="another event loop") as error:
+            with raises(InvalidInput, field="loop") as error:
                 await call()
             output.append(str(error.value))
         return output

@@ -90,7 +90,7 @@ def test_a_branch_is_left_with_the_view_it_has_by_then(place: tuple[str, Fetch],
         acme.branches.switch(id, acme.branches.fork(id, at=at).number)
         assert [message.seq for message in acme.messages.list(id)] == [1, 3][: at // 2 + 1]
         acme.branches.switch(id, 0)
-    with pytest.raises(InvalidInput, match="shows no message 2"):
+    with raises(InvalidInput, field="seq"):
         acme.branches.fork(id, at=2)
 
 
@@ -111,5 +111,5 @@ def test_a_damaged_view_is_reported(place: tuple[str, Fetch], acme: TenantHandle
     id = started(acme, "a")
     place[1]("""UPDATE sessions SET view = '["damaged"]'""")
     for call in (acme.messages.list, acme.messages.count, acme.branches.fork):
-        with pytest.raises(Corrupt, match="view of a session"):
+        with raises(Corrupt):
             call(id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -24,6 +25,7 @@ from holdfast.engines.sqlite.file import SqliteFile
 from holdfast.engines.sqlite.library_claims import Claim
 from holdfast.errors import Corrupt, HoldfastError, InvalidInput, Unavailable
 from holdfast.sync_runner import step
+from tests.errors import raises
 
 LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
 
@@ -98,19 +100,20 @@ def test_each_connection_to_memory_has_a_separate_database(library: Library) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "field", "value"),
     [
-        ({"durability": "none"}, "durability must be 'full' or 'normal', not 'none'"),
-        ({"durability": "FULL"}, "not 'FULL'"),
-        ({"library": "sqlite3"}, "sqlite must be 'apsw' or 'stdlib', not 'sqlite3'"),
-        ({"library": None}, "not None"),
+        ({"durability": "none"}, "durability", "none"),
+        ({"durability": "FULL"}, "durability", "FULL"),
+        ({"library": "sqlite3"}, "sqlite", "sqlite3"),
+        ({"library": None}, "sqlite", None),
     ],
 )
 def test_an_invalid_option_is_refused_before_anything_is_opened(
-    options: dict[str, Any], says: str, tmp_path: Path
+    options: dict[str, Any], field: str, value: object, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInput, match=says):
+    with raises(InvalidInput, field=field) as caught:
         SqliteFile(str(tmp_path / "a.db"), **options)
+    assert repr(value) in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
@@ -145,7 +148,7 @@ def test_a_connection_that_cannot_be_prepared_is_closed_and_releases_its_claim(
 
 @LIBRARIES
 def test_the_error_for_a_missing_folder_names_it(library: Library, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"the folder {tmp_path / 'no'} does not exist"):
+    with pytest.raises(Unavailable, match=re.escape(str(tmp_path / "no"))):
         SqliteFile(str(tmp_path / "no" / "a.db"), library=library).connect()
 
 
@@ -153,7 +156,7 @@ def test_a_python_with_an_old_sqlite_is_refused_with_the_required_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 39, 9))
-    with pytest.raises(InvalidInput, match=r"needs 3\.40\.0 or newer: upgrade it, or use apsw"):
+    with raises(InvalidInput, field="sqlite"):
         stdlib.connect(str(tmp_path / "a.db"), read_only=False, create=True, statements=1)
     assert os.listdir(tmp_path) == []
 
@@ -170,25 +173,25 @@ def path(tmp_path: Path) -> str:
 
 def test_a_library_can_claim_a_file_repeatedly(path: str) -> None:
     claims = [Claim([path], "apsw") for _ in range(3)]
-    with pytest.raises(InvalidInput, match="is open through apsw"):
+    with raises(InvalidInput, field="library"):
         Claim([path], "stdlib")
     for claim in claims[:2]:
         claim.release()
-    with pytest.raises(InvalidInput, match="is open through apsw"):
+    with raises(InvalidInput, field="library"):
         Claim([path], "stdlib")
     claims[2].release()
     Claim([path], "stdlib").release()
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "says"),
-    [("apsw", "stdlib", "or join an apsw connection"), ("stdlib", "apsw", "close the joined connection first")],
+    ("held", "wanted"),
+    [("apsw", "stdlib"), ("stdlib", "apsw")],
 )
 def test_the_error_of_a_rejected_claim_names_the_file_and_the_solution(
-    held: Library, wanted: Library, says: str, path: str
+    held: Library, wanted: Library, path: str
 ) -> None:
     claim = Claim([path], held)
-    with pytest.raises(InvalidInput, match=says) as caught:
+    with raises(InvalidInput, field="library") as caught:
         Claim([path], wanted)
     assert f"Holdfast({path!r}, sqlite='stdlib')" in str(caught.value)
     claim.release()
@@ -197,8 +200,9 @@ def test_the_error_of_a_rejected_claim_names_the_file_and_the_solution(
 def test_a_claim_of_several_files_fails_completely_if_one_is_taken(path: str, tmp_path: Path) -> None:
     (other := tmp_path / "b.db").touch()
     held = Claim([path], "apsw")
-    with pytest.raises(InvalidInput, match=r"a\.db"):
+    with raises(InvalidInput, field="library") as caught:
         Claim([str(other), path], "stdlib")
+    assert path in str(caught.value)
     Claim([str(other)], "apsw").release()
     held.release()
 
@@ -322,14 +326,14 @@ def test_a_driver_is_selected_by_the_connections_type_or_base_class() -> None:
 
 def test_a_connection_to_the_other_engine_is_refused_with_both_names() -> None:
     raw = apsw.Connection(":memory:")
-    with pytest.raises(InvalidInput, match="this Holdfast uses postgres and the connection sqlite"):
+    with raises(InvalidInput, field="dialect"):
         join.blocking(raw, Dialect.POSTGRES)
     raw.close()
 
 
 def test_a_blocking_connection_is_rejected_by_async_holdfast() -> None:
     raw = sqlite3.connect(":memory:", factory=Theirs)
-    with pytest.raises(InvalidInput, match="Theirs can be joined by Holdfast only, and this is AsyncHoldfast"):
+    with raises(InvalidInput, field="style"):
         join.asynchronous(raw, Dialect.SQLITE)
     raw.close()
 
@@ -338,7 +342,10 @@ def test_a_blocking_connection_is_rejected_by_async_holdfast() -> None:
     "thing", [None, 7, "a.db", sqlite3.Connection, object()], ids=lambda thing: type(thing).__name__
 )
 def test_an_unsupported_object_is_refused_with_the_supported_types(thing: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot join .*; AsyncHoldfast joins asyncpg\.connection\.Connection, "):
+    with raises(InvalidInput, field="connection") as caught:
         join.asynchronous(thing, Dialect.SQLITE)
-    with pytest.raises(InvalidInput, match=r"cannot join .*; Holdfast joins psycopg\.Connection, sqlite3\.Connection"):
+    assert "asyncpg.connection.Connection" in str(caught.value)
+    with raises(InvalidInput, field="connection") as caught:
         join.blocking(thing, Dialect.SQLITE)
+    for kind in ("psycopg.Connection", "sqlite3.Connection"):
+        assert kind in str(caught.value)

@@ -33,6 +33,7 @@ from tests.engines.postgres_handles import (
     wait_for_connections,
 )
 from tests.engines.scripts import run_script
+from tests.errors import raises
 from tests.servers import PostgresServer
 
 
@@ -87,7 +88,7 @@ def test_a_server_keeps_the_configured_number_of_connections(
     ["pool_size=3", "pool_max_connections=x", "pool_max_connections=1.5", "pool_max_idle_s=-1", "pool_max_idle_s=nan"],
 )
 def test_an_invalid_pool_option_is_refused(option: str) -> None:
-    with pytest.raises(InvalidInput, match=option.partition("=")[0]):
+    with raises(InvalidInput, field=option.partition("=")[0]):
         Holdfast(f"postgresql://u:secret@127.0.0.1:1/d?{option}")
 
 
@@ -245,7 +246,7 @@ def test_connection_options_of_a_url_are_accepted_in_both_styles(style: str, pos
 def test_a_missing_server_raises_unavailable_immediately_with_its_address(style: str, tmp_path: Any) -> None:
     async def main() -> None:
         url = f"postgresql://postgres@/x?host={tmp_path}"
-        with pytest.raises(Unavailable, match="cannot connect"):
+        with raises(Unavailable):
             async with opened(style, url, pool=SMALL):
                 pass
 
@@ -265,7 +266,7 @@ def test_no_such_database_is_unavailable(style: str, postgres_server: PostgresSe
 @both_styles
 def test_a_database_without_our_schema_is_a_mismatch(style: str, bare_postgres_url: str) -> None:
     async def main() -> None:
-        with pytest.raises(SchemaMismatch, match="migrate up"):
+        with pytest.raises(SchemaMismatch, match="holdfast migrate up"):
             async with opened(style, bare_postgres_url):
                 pass
 

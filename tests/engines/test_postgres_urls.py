@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engines.postgres.urls import for_asyncpg, for_libpq
 from holdfast.errors import InvalidInput
+from tests.errors import raises
 
 PLACE = "postgresql://ada:p%40ss@db.example:5432/agents"
 
@@ -30,7 +31,7 @@ def test_only_options_of_asyncpg_or_the_server_are_kept(query: str, kept: str, t
 
 
 def test_a_timeout_that_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="connect_timeout=soon"):
+    with raises(InvalidInput, field="connect_timeout"):
         for_asyncpg(f"{PLACE}?connect_timeout=soon", 10.0)
 
 

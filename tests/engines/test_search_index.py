@@ -27,6 +27,7 @@ from holdfast.stores.conversation.search.query import Matcher, parse, tag_of
 from holdfast.stores.conversation.search.searchable_text import Marker
 from holdfast.sync_runner import step
 from tests.engines.sqlite_handles import in_threads
+from tests.errors import raises
 
 RARE = "zyxwvut"
 Fetch = Callable[[str], list[tuple[Any, ...]]]
@@ -513,7 +514,7 @@ def test_an_sqlite_without_fts5_raises_for_searches_only(path: str) -> None:
         joined.messages.append(session, role="user", content="three words")
         assert joined.messages.delete(session, [hit.message.id]) == 1
         joined.messages.update(joined.messages.last(session, 1)[0].id, content="four words")
-        with pytest.raises(InvalidInput, match="built without FTS5"):
+        with raises(InvalidInput, field="sqlite"):
             joined.messages.search("words")
         connection.close()
         assert is_in_the_index(path, RARE), "it is left to the next that can"

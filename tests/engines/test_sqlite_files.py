@@ -27,6 +27,7 @@ from holdfast.errors import (
 from holdfast.testing.disk import Disk
 from tests.engines.scripts import run_script
 from tests.engines.sqlite_handles import on_disk, on_disk_async
+from tests.errors import raises
 from tests.faults.powercut import DATABASE
 
 both_libraries = pytest.mark.parametrize("library", ["apsw", "stdlib"])
@@ -45,7 +46,7 @@ def test_every_connection_has_the_requested_durability(tmp_path: Path, library, 
 
 
 def test_an_unknown_durability_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="full"):
+    with raises(InvalidInput, field="durability"):
         Holdfast(str(tmp_path / "a.db"), durability="off")  # type: ignore[arg-type]
     assert not (tmp_path / "a.db").exists()
 
@@ -103,14 +104,15 @@ def test_a_file_deleted_while_it_is_open_is_unavailable_and_no_empty_one_takes_i
         session = hf.tenant("acme").sessions.create()
         hf._engine._readers.clear()
         path.unlink()
-        with pytest.raises(Unavailable, match="moved or deleted while it was open"):
+        with pytest.raises(Unavailable, match=path.name) as caught:
             hf.tenant("acme").sessions.get(session.id)
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
         assert not path.exists()
 
 
 @both_libraries
 def test_a_missing_folder_raises_unavailable_with_its_path(tmp_path: Path, library) -> None:
-    with pytest.raises(Unavailable, match="no/such does not exist"):
+    with pytest.raises(Unavailable, match="no/such"):
         Holdfast(str(tmp_path / "no/such/a.db"), sqlite=library)
 
 
@@ -353,7 +355,7 @@ def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_long
         acme.messages.append(session.id, role="user", content="before")
         away(tmp_path / f"a.db{suffix}")
         for _ in range(2):
-            with pytest.raises(Unavailable, match=f"a.db{suffix} was (replaced|moved or deleted)"):
+            with pytest.raises(Unavailable, match=f"a.db{suffix} "):
                 acme.messages.append(session.id, role="user", content="after")
 
 

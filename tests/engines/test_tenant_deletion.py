@@ -19,6 +19,7 @@ from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 from holdfast.stores.lifecycle import tenants
 from holdfast.sync_runner import step
+from tests.errors import raises
 
 POOL = PoolOptions(min_connections=1, max_connections=4)
 
@@ -103,7 +104,7 @@ def refused(acme: Any, session: str) -> None:
         lambda: acme.agents.get("helper"),
     ]
     for read in reads:
-        with pytest.raises(NotFound, match="is being removed"):
+        with raises(NotFound, noun="tenant", key="acme"):
             read()
     writes: list[Callable[[], Any]] = [
         acme.sessions.create,
@@ -112,7 +113,7 @@ def refused(acme: Any, session: str) -> None:
         lambda: acme.activity.record("late", actor="ada"),
     ]
     for write in writes:
-        with pytest.raises(Conflict, match="is being removed"):
+        with raises(Conflict, reason="being_deleted"):
             write()
 
 
@@ -135,7 +136,7 @@ def test_a_deletion_that_dies_after_any_transaction_is_continued(
                 finished = True
             except Unavailable:
                 refused(acme, session)
-                with pytest.raises(Conflict, match="is being removed"):
+                with raises(Conflict, reason="being_deleted"):
                     hf.tenants.create("acme")
         if not finished:
             with Holdfast(url, pool=POOL) as other:

@@ -40,11 +40,11 @@ class Place:
     def refused(self) -> str:
         """What adopting says, which must change nothing."""
         before = catalogue.everything(self.url)
-        with pytest.raises(SchemaMismatch, match="nothing was recorded: ") as error:
+        with pytest.raises(SchemaMismatch) as error:
             adopt(self.url)
         assert catalogue.everything(self.url) == before
         assert not any(item.applied for item in migration_status(self.url))
-        return str(error.value).partition("nothing was recorded: ")[2]
+        return str(error.value).partition(": ")[2]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -64,7 +64,7 @@ def printed(bare: Place) -> Place:
 
 
 def test_a_printed_schema_is_adopted_and_works_like_a_migrated_one(printed: Place) -> None:
-    with pytest.raises(SchemaMismatch, match="run `holdfast migrate adopt`"):
+    with pytest.raises(SchemaMismatch, match="`holdfast migrate adopt`"):
         Holdfast(printed.url, auto_migrate=False)
     adopted = adopt(printed.url)
     assert adopted == migration_status(printed.url)

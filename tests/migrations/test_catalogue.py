@@ -20,6 +20,7 @@ from holdfast.migrations import catalogue, files
 from holdfast.migrations.catalogue import EXCEPTIONS, GLOBAL, ForeignKey, Table, parents_first
 from holdfast.migrations.runner import created_tables
 from holdfast.stores.lifecycle import purge_statements, tenants
+from tests.errors import raises
 
 POOL = PoolOptions(min_connections=1, max_connections=4)
 CHOSEN: dict[tuple[str, str], Any] = {
@@ -204,7 +205,7 @@ def test_a_row_that_counts_as_data_prevents_the_deletion_of_its_tenant(database:
             hf.tenants.create(tenant)
             database.fill(table, tenant)
             if table.treatment.missed:
-                with pytest.raises(Conflict, match="cascade=True"):
+                with raises(Conflict, reason="not_empty"):
                     hf.tenants.delete(tenant)
                 delete(hf, database, tenant)
             else:
@@ -323,7 +324,7 @@ def test_a_new_table_is_purged_exported_and_imported_without_being_named(
             plant(database, name)
         theirs, mine = database.where("zenith"), database.where("acme")
         assert {*mine} == {"tenants", "widgets", "hens", "eggs"}
-        with pytest.raises(Conflict, match="cascade=True"):
+        with raises(Conflict, reason="not_empty"):
             hf.tenants.delete("acme")
         bundle = export_tenant(database.url, "acme", tmp_path / "acme.holdfast")
         assert {name: bundle.rows[name] for name in ("widgets", "hens", "eggs")} == {"widgets": 3, "hens": 1, "eggs": 1}
@@ -369,9 +370,7 @@ def test_circles_that_cascade_are_cut_where_they_do() -> None:
 
 
 def test_a_circle_in_which_nothing_cascades_is_refused_with_the_way_round() -> None:
-    with pytest.raises(
-        SchemaMismatch, match=r"in a circle: .*(a -> b -> a|b -> a -> b); one of them must be ON DELETE"
-    ):
+    with pytest.raises(SchemaMismatch, match=r"(a -> b -> a|b -> a -> b).* ON DELETE CASCADE"):
         names(table("a", "b", firm="b"), table("b", "a", firm="a"))
-    with pytest.raises(SchemaMismatch, match="foreign key of a to itself must be ON DELETE CASCADE"):
+    with pytest.raises(SchemaMismatch, match=r"\ba\b[^>]* ON DELETE CASCADE"):
         names(table("a", "a", firm="a"))

@@ -134,22 +134,25 @@ def test_the_downgrade_follows_the_marker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "field", "value"),
     [
-        ("widgets.sql", "-- down\n", "widgets.sql: a migration must be named NNNN_name.sql"),
-        ("0042_widgets.up.sql", "-- down\n", "must be named NNNN_name.sql"),
-        ("0042_widgets.sql", "SELECT 1;\n", "0042_widgets.sql: found 0 lines '-- down', expected one"),
-        ("0042_widgets.sql", "-- down\n-- down\n", "found 2 lines"),
+        ("widgets.sql", "-- down\n", "filename", "widgets.sql"),
+        ("0042_widgets.up.sql", "-- down\n", "filename", "0042_widgets.up.sql"),
+        ("0042_widgets.sql", "SELECT 1;\n", "down", "0"),
+        ("0042_widgets.sql", "-- down\n-- down\n", "down", "2"),
         (
             "0042_widgets.sql",
             "x {uuid},\n-- down\n",
-            r"0042_widgets.sql: unknown macro \{uuid\}; known macros: bool, bytes",
+            "macro",
+            "{uuid}",
         ),
     ],
 )
-def test_an_invalid_migration_file_is_refused_with_the_reason(name: str, text: str, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
+def test_an_invalid_migration_file_is_refused_with_the_reason(name: str, text: str, field: str, value: str) -> None:
+    with raises(InvalidInput, field=field) as caught:
         parse(name, text, Dialect.SQLITE)
+    assert name in str(caught.value)
+    assert value in str(caught.value)
 
 
 @pytest.mark.parametrize("dialect", Dialect)
@@ -285,7 +288,7 @@ def test_an_undoing_that_fails_leaves_the_migration_applied(database: Database) 
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_schema_that_is_behind_is_told_by_how_much(missing: int, database: Database) -> None:
     database.up(3 - missing)
-    with pytest.raises(SchemaMismatch, match=f"{missing} migrations are not applied: run `holdfast migrate up`"):
+    with pytest.raises(SchemaMismatch, match=rf"\b{missing}\b.*`holdfast migrate up`"):
         database.check()
 
 
@@ -293,7 +296,7 @@ def test_an_edited_migration_is_refused_by_every_way_in_and_named(database: Data
     database.up()
     database.release(ONE, migration(2, TWO.up + "-- a remark\n", TWO.down), THREE)
     for way in (database.status, database.check, database.up):
-        with pytest.raises(SchemaMismatch, match="migration 0002_step2 was edited after it was applied"):
+        with pytest.raises(SchemaMismatch, match="0002_step2"):
             way()
 
 
@@ -308,7 +311,7 @@ def test_an_older_release_refuses_a_newer_schema_and_changes_nothing(database: D
     database.up()
     database.release(ONE, TWO)
     for way in (database.status, database.check, database.up):
-        with pytest.raises(SchemaMismatch, match=r"has migration 0003_step3, .* upgrade Holdfast"):
+        with pytest.raises(SchemaMismatch, match="0003_step3"):
             way()
     assert len(database.ledger()) == 3
 
@@ -334,7 +337,7 @@ def test_a_migration_in_the_callers_transaction_goes_with_it(database: Database)
 
 def test_a_database_of_sqlite_is_not_spread(database: Database) -> None:
     database.up()
-    with pytest.raises(InvalidInput, match="this is SQLite"):
+    with raises(InvalidInput, field="database"):
         step(runner.distribute(database.connection))
 
 
@@ -357,7 +360,7 @@ def test_a_key_to_a_table_that_is_not_ours_does_not_count() -> None:
 
 def test_a_circle_is_refused_with_the_way_round() -> None:
     circle = [PlannedTable("a", True, frozenset({"b"})), PlannedTable("b", True, frozenset({"a"}))]
-    with pytest.raises(SchemaMismatch, match=r"in a circle: (a -> b -> a|b -> a -> b)"):
+    with pytest.raises(SchemaMismatch, match=r"a -> b -> a|b -> a -> b"):
         plan(circle)
     plan([PlannedTable("a", True, frozenset({"a"}))])  # a table may point to itself
 

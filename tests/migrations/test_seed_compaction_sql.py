@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import CompactionPolicy, Holdfast, NewMessage, PoolOptions
 from holdfast.errors import Conflict
+from tests.errors import raises
 
 COLUMNS = {
     "compaction_events": {
@@ -119,7 +120,7 @@ def test_archived_messages_can_be_cleaned_up_and_the_events_stay(guide: Guide) -
     guide.type("DELETE FROM message_archive\nWHERE archived_at < NOW() - INTERVAL '90 days';")
     assert len(guide.acme.compactions.history(guide.session)) == 2
     assert len(guide.acme.compactions.archived(session_id=guide.session)) == 4
-    with pytest.raises(Conflict, match=guide.second.id):
+    with raises(Conflict, reason="originals_missing"):
         guide.acme.compactions.rollback(guide.second.id)
     assert guide.acme.compactions.search_archive(guide.session, "story")
 

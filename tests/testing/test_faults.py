@@ -67,7 +67,7 @@ def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
 def test_an_unknown_fault_and_an_invalid_probability_are_refused() -> None:
     with raises(InvalidInput, field="name"):
         Fault("Flood")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="from 0 to 1"):
+    with raises(InvalidInput, field="probability"):
         Fault("PowerCut", 20)
 
 

@@ -11,6 +11,7 @@ import pytest
 from holdfast.errors import Corrupt
 from holdfast.trees import manifests
 from holdfast.trees.entries import ContentPiece, Difference, TreeEntry, folders_of, path_bytes, path_text
+from tests.errors import raises
 
 ONE = b"1" * 32
 
@@ -162,13 +163,13 @@ def test_the_digest_of_a_link_is_not_stored() -> None:
     ids=lambda body: body[:24].hex(),
 )
 def test_anything_but_a_manifest_is_corrupt(body: bytes) -> None:
-    with pytest.raises(Corrupt, match="cannot be decoded"):
+    with raises(Corrupt):
         manifests.read(body)
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, 2**31])
 def test_an_unknown_manifest_version_is_reported(version: int) -> None:
-    with pytest.raises(Corrupt, match=f"version {version}"):
+    with pytest.raises(Corrupt, match=rf" {version}\b"):
         manifests.read(manifest_bytes(version=version))
 
 

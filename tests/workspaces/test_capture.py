@@ -153,9 +153,9 @@ def test_tenants_share_nothing(small: World, tree: Path) -> None:
     assert second.snapshot.layer_id != first.snapshot.layer_id
     with pytest.raises(NotFound):
         other.snapshots.tree(first.snapshot.id)
-    with pytest.raises(NotFound, match="run"):
+    with raises(NotFound, noun="run"):
         other.workspaces.capture(small.run_id, tree)
-    with pytest.raises(NotFound, match="snapshot"):
+    with raises(NotFound, noun="snapshot"):
         other.workspaces.capture_upper(run.id, tree, base=first.snapshot.id)
 
 
@@ -266,7 +266,7 @@ def test_invalid_arguments_are_refused_and_nothing_is_stored(
 def test_a_tree_over_a_limit_is_refused(tmp_path: Path, tree: Path) -> None:
     for limits, name in ((Limits(tree_entries=5), "tree_entries"), (Limits(tree_depth=3), "tree_depth")):
         world = World(":memory:", limits=limits)
-        with pytest.raises(LimitExceeded, match=name):
+        with raises(LimitExceeded, limit=name):
             world.capture(tree)
         assert world.acme.snapshots.list() == []
         world.close()

@@ -179,7 +179,7 @@ def test_a_non_empty_directory_needs_replace(acme: TenantHandle, root: Path) -> 
     put(root, "file", b"1")
     snapshot = acme.workspaces.capture(a_run(acme), root).snapshot
     put(root, "new", b"2")
-    with pytest.raises(Conflict, match="not empty"):
+    with raises(Conflict, reason="not_empty"):
         acme.workspaces.restore(snapshot.id, root)
     assert (root / "new").exists()
     with raises(InvalidInput, field="path"):
@@ -208,7 +208,7 @@ def test_a_tree_over_a_limit_is_not_restored(root: Path, tmp_path: Path) -> None
         snapshot = hf.tenant("acme").workspaces.capture(a_run(hf.tenant("acme")), root).snapshot
     for limits, name in ((Limits(tree_entries=1), "tree_entries"), (Limits(tree_bytes=9), "tree_bytes")):
         with Holdfast(str(tmp_path / "agents.db"), limits=limits) as hf:
-            with pytest.raises(LimitExceeded, match=name):
+            with raises(LimitExceeded, limit=name):
                 hf.tenant("acme").workspaces.restore(snapshot.id, tmp_path / "out")
         assert list((tmp_path / "out").iterdir()) == []
 

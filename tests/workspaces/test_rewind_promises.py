@@ -46,7 +46,7 @@ async def a_redo_never_loses_later_work(world: World) -> None:
     heir = await acme.leases.claim("heir")
     assert heir is not None
     await acme.tool_calls.intend(run.id, epoch=heir.epoch, calls=[NewToolCall(id="new", tool_name="t")])
-    with raises(Conflict, saying="has continued since"):
+    with raises(Conflict, reason="run_continued"):
         await acme.rewinds.redo(run.id, id=first.id, epoch=heir.epoch)
     await commit_step(acme, heir, tool_calls=[ToolOutcome(id="new")])
     await acme.leases.release(run.id, epoch=heir.epoch)
@@ -74,9 +74,9 @@ async def the_same_number_reached_another_way_is_another_step(world: World) -> N
     assert heir is not None
     await one_step(acme, world, heir, "2")
     await acme.leases.release(run.id, epoch=heir.epoch)
-    with raises(Conflict, saying="no rewind led"):
+    with raises(Conflict, reason="nothing_to_redo"):
         await acme.rewinds.redo(run.id)
-    with raises(Conflict, saying="has continued since"):
+    with raises(Conflict, reason="run_continued"):
         await acme.rewinds.redo(run.id, id=upper.id)
 
 
@@ -112,12 +112,12 @@ async def a_rewind_is_finished_before_the_next(world: World) -> None:
     await acme.leases.release(run.id, epoch=run.epoch)
     rewind = await acme.rewinds.begin(run.id, to_step=1)
     for call in (partial(acme.rewinds.begin, to_step=0), acme.rewinds.redo):
-        with raises(Conflict, saying="not finished"):
+        with raises(Conflict, reason="not_finished"):
             await call(run.id)
     await acme.rewinds.finish(rewind.id)
     redo = await acme.rewinds.redo(run.id, path="/elsewhere")
     assert redo.path == "/elsewhere"
-    with raises(Conflict, saying="not finished"):
+    with raises(Conflict, reason="not_finished"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.rewinds.finish(redo.id)
     assert (await acme.runs.get(run.id)).status == "pending", "unchanged"
@@ -172,7 +172,7 @@ async def child_runs_of_rewound_steps_are_detached_and_reattached(world: World) 
     await acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="below", tool_name="t")])
     session = await acme.sessions.create()
     child = await acme.runs.start(session.id, parent=run.id, parent_call="below")
-    with raises(Conflict, saying="cancel it first"):
+    with raises(Conflict, reason="child_active"):
         await acme.rewinds.begin(run.id, to_step=1, epoch=run.epoch)
     await acme.runs.cancel(child.id)
     await commit_step(acme, run, tool_calls=[ToolOutcome(id="below", result="cancelled")])
@@ -191,12 +191,12 @@ async def a_session_that_no_longer_shows_the_step_is_not_rewound(world: World) -
     await acme.branches.rewind(run.session_id, to=2)
     await acme.messages.append(run.session_id, role="user", content="elsewhere")
     await acme.messages.append(run.session_id, role="user", content="elsewhere")
-    with raises(Conflict, saying="another branch"):
+    with raises(Conflict, reason="other_branch"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.branches.switch(run.session_id, 0)
     assert await all_of(acme, run) == before
     other = await claim_run(acme, run.session_id)
-    with raises(Conflict, saying="same session"):
+    with raises(Conflict, reason="session_in_use"):
         await acme.rewinds.begin(run.id, to_step=1)
     await acme.runs.cancel(other.id)
     await gone_back(acme, run, 1)
@@ -215,7 +215,7 @@ async def rewinds_are_listed_the_last_first(world: World) -> None:
     rest = await acme.rewinds.list(run.id, limit=3, cursor=page.next)
     assert [rewind.id for rewind in page] + [rewind.id for rewind in rest] == made
     assert rest.next is None
-    with raises(LimitExceeded, saying="list_rows"):
+    with raises(LimitExceeded, limit="list_rows"):
         await acme.rewinds.list(run.id)
 
 
@@ -226,10 +226,10 @@ async def invalid_rewinds_are_refused(world: World) -> None:
     await acme.leases.release(run.id, epoch=run.epoch)
     before = await all_of(acme, run)
     for step in (-1, True, 1.5, "1", 2**62, None):
-        with raises(InvalidInput, saying="to_step"):
+        with raises(InvalidInput, field="to_step"):
             await acme.rewinds.begin(run.id, to_step=step)
     for step in (2, 2**40):
-        with raises(NotFound, saying="no step"):
+        with raises(NotFound, noun="step", key=str(step)):
             await acme.rewinds.begin(run.id, to_step=step)
     for missing in (
         partial(acme.rewinds.begin, uuid_of("absent"), to_step=0),
@@ -241,14 +241,14 @@ async def invalid_rewinds_are_refused(world: World) -> None:
     ):
         with raises(NotFound):
             await missing()
-    with raises(LimitExceeded, saying="path_bytes"):
+    with raises(LimitExceeded, limit="path_bytes"):
         await acme.rewinds.begin(run.id, to_step=0, path="x" * 20_000)
     assert await all_of(acme, run) == before
     other = await worked(acme, world, 1)
     rewind = await gone_back(acme, other, 0, epoch=other.epoch)
-    with raises(NotFound, saying="has no rewind"):
+    with raises(NotFound, noun="rewind", key=rewind.id):
         await acme.rewinds.redo(run.id, id=rewind.id)
-    with raises(Conflict, saying="already exists"):
+    with raises(Conflict, reason="other_content"):
         await acme.rewinds.begin(run.id, to_step=0, id=rewind.id)
     assert [*await world.tenant("zenith").rewinds.list(run.id)] == []
 

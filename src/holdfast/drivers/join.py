@@ -54,14 +54,17 @@ def _wrap(
     if driver is None:
         kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
         if _driver(connection, others) is not None:
-            raise InvalidInput(f"{kind} can be joined by {theirs} only, and this is {ours}: open {theirs} instead")
-        raise InvalidInput(f"cannot join {kind}; {ours} joins {', '.join(drivers)}")
+            raise InvalidInput(
+                f"{kind} can be joined by {theirs} only, and this is {ours}: open {theirs} instead", field="style"
+            )
+        raise InvalidInput(f"cannot join {kind}; {ours} joins {', '.join(drivers)}", field="connection")
     with needs(_EXTRAS.get(driver, "postgres")):
         module = import_module(f".{driver}", __package__)
     wrapped: Connection = module.wrap(connection)
     if wrapped.dialect is not dialect:
         raise InvalidInput(
-            f"this Holdfast uses {dialect.value} and the connection {wrapped.dialect.value}: join a {dialect.value} connection"
+            f"this Holdfast uses {dialect.value} and the connection {wrapped.dialect.value}: join a {dialect.value} connection",
+            field="dialect",
         )
     return wrapped
 

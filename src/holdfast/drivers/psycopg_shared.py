@@ -30,7 +30,10 @@ def needs_transaction(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
 def refuse_pipeline(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     """Refuse a connection in pipeline mode, where statements are only queued and their results look empty."""
     if raw._pipeline is not None:
-        raise InvalidInput("leave the pipeline block before you use the joined handle: its calls need answers at once")
+        raise InvalidInput(
+            "leave the pipeline block before you use the joined handle: its calls need answers at once",
+            field="pipeline",
+        )
 
 
 def is_idle(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -88,7 +88,7 @@ def _dialect(theirs: CallerConnection) -> Dialect:
         bound = theirs.get_bind() if isinstance(theirs, (Session, AsyncSession)) else theirs
         name = bound.dialect.name
     if name not in _DIALECTS:
-        raise InvalidInput(f"cannot join SQLAlchemy on {name}; supported: {' and '.join(_DIALECTS)}")
+        raise InvalidInput(f"cannot join SQLAlchemy on {name}; supported: {' and '.join(_DIALECTS)}", field="dialect")
     return _DIALECTS[name]
 
 
@@ -102,4 +102,7 @@ def _translating() -> Iterator[None]:
     except (exc.DBAPIError, exc.TimeoutError) as error:
         raise Unavailable(f"SQLAlchemy cannot reach the database: {error}") from error
     except exc.SQLAlchemyError as error:
-        raise InvalidInput(f"the joined SQLAlchemy connection or session cannot be used: {error}") from error
+        field = "bind" if isinstance(error, exc.UnboundExecutionError) else "connection"
+        raise InvalidInput(
+            f"the joined SQLAlchemy connection or session cannot be used: {error}", field=field
+        ) from error

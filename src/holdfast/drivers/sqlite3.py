@@ -102,7 +102,7 @@ def translating(prefix: str = "") -> Iterator[None]:
             raise translate(code, f"{prefix}{error}") from error
         if "closed" in str(error):
             raise Closed("the joined connection is closed; join an open one") from error
-        raise InvalidInput(f"the joined connection cannot be used: {error}") from error
+        raise InvalidInput(f"the joined connection cannot be used: {error}", field="connection") from error
 
 
 def _scope(raw: sqlite3.Connection) -> tuple[str, list[str], list[str]]:

@@ -14,4 +14,6 @@ def refuse_other_loop(loop: asyncio.AbstractEventLoop) -> None:
         InvalidInput: ``loop`` is not the running loop.
     """
     if asyncio.get_running_loop() is not loop:
-        raise InvalidInput("this AsyncHoldfast was opened in another event loop; open one in each. Nothing was changed")
+        raise InvalidInput(
+            "this AsyncHoldfast was opened in another event loop; open one in each. Nothing was changed", field="loop"
+        )

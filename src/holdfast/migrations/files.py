@@ -74,11 +74,14 @@ def parse(filename: str, text: str, dialect: Dialect) -> Migration:
     """
     name = _FILE.fullmatch(filename)
     if name is None:
-        raise InvalidInput(f"{filename}: a migration must be named NNNN_name.sql, for example 0042_widgets.sql")
+        raise InvalidInput(
+            f"{filename}: a migration must be named NNNN_name.sql, for example 0042_widgets.sql", field="filename"
+        )
     parts = _DOWN.split(text)
     if len(parts) != 2:
         raise InvalidInput(
-            f"{filename}: found {len(parts) - 1} lines '-- down', expected one between the two directions"
+            f"{filename}: found {len(parts) - 1} lines '-- down', expected one between the two directions",
+            field="down",
         )
     up, down = (_render(filename, part, dialect) for part in parts)
     return Migration(int(name[1]), name[2], up, down, hashlib.sha256(up.encode()).hexdigest())
@@ -119,7 +122,9 @@ def plain_sql(dialect: Dialect, *, after: int = 0) -> str:
 def _render(filename: str, text: str, dialect: Dialect) -> str:
     def macro(match: re.Match[str]) -> str:
         if match[1] not in MACROS:
-            raise InvalidInput(f"{filename}: unknown macro {{{match[1]}}}; known macros: {', '.join(sorted(MACROS))}")
+            raise InvalidInput(
+                f"{filename}: unknown macro {{{match[1]}}}; known macros: {', '.join(sorted(MACROS))}", field="macro"
+            )
         value = MACROS[match[1]][dialect]
         return value and value + match[2]
 

@@ -107,9 +107,9 @@ def in_root(root: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise InvalidInput(f"{FILE} cannot be read: {error}") from error
+        raise InvalidInput(f"{FILE} cannot be read: {error}", field=FILE) from error
     if len(content) > MAX_FILE:
-        raise InvalidInput(f"{FILE} is longer than {MAX_FILE:,} bytes")
+        raise InvalidInput(f"{FILE} is longer than {MAX_FILE:,} bytes", field=FILE)
     return content.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
 
 

@@ -43,7 +43,8 @@ class UpperScan(Scan):
         attributes = _attributes(folder.handle)
         if "redirect" in attributes:
             raise InvalidInput(
-                f"{folder.prefix or '.'!r} was renamed as a whole: mount with redirect_dir=off to capture it"
+                f"{folder.prefix or '.'!r} was renamed as a whole: mount with redirect_dir=off to capture it",
+                field="redirect_dir",
             )
         if attributes.get("opaque") == b"y":
             self._opaque.add(folder.prefix)
@@ -86,7 +87,8 @@ def _is_whiteout(folder: ChangedDirectory, changed: ChangedPath) -> bool:
         return False  # the error is reported when the file is read
     if "metacopy" in attributes:
         raise InvalidInput(
-            f"of {changed.path!r} only the metadata was copied up: mount with metacopy=off to capture it"
+            f"of {changed.path!r} only the metadata was copied up: mount with metacopy=off to capture it",
+            field="metacopy",
         )
     return "whiteout" in attributes and changed.stat[1] == 0
 

@@ -188,7 +188,10 @@ class _Restorer:
             return
         finally:
             os.unlink(name, dir_fd=handle)
-        raise Conflict(f"this file system cannot distinguish {pair[0]!r} from {pair[1]!r}; nothing was changed")
+        raise Conflict(
+            f"this file system cannot distinguish {pair[0]!r} from {pair[1]!r}; nothing was changed",
+            reason="file_system",
+        )
 
     # Removing
 

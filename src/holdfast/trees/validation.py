@@ -147,7 +147,9 @@ def _steps_within(entries: Mapping[str, TreeEntry], link: TreeEntry, maximum: in
         steps += 1
         if steps > maximum:
             raise LimitExceeded(
-                f"the symbolic links of the tree take more than {LINK_STEPS} steps each to follow; outside_links skips that"
+                f"the symbolic links of the tree take more than {LINK_STEPS} steps each to follow; outside_links skips that",
+                limit="link_steps",
+                maximum=LINK_STEPS,
             )
         part = waiting.pop()
         if part in ("", "."):

@@ -249,7 +249,7 @@ def open_root(root: str) -> int:
     except FileNotFoundError:
         raise NotFound(f"directory {root!r} does not exist", noun="directory", key=root) from None
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{root!r} cannot be captured: {error}") from error
+        raise InvalidInput(f"{root!r} cannot be captured: {error}", field="root") from error
 
 
 def _stat(now: os.stat_result) -> Stat:

@@ -144,7 +144,7 @@ def _open(path: str | os.PathLike[str]) -> BinaryIO:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"file {os.fspath(path)!r} does not exist", noun="file", key=str(os.fspath(path))) from error
     except OSError as error:
-        raise InvalidInput(f"{os.fspath(path)!r} cannot be opened: {error.strerror or error}") from error
+        raise InvalidInput(f"{os.fspath(path)!r} cannot be opened: {error.strerror or error}", field="path") from error
 
 
 def _content(entry: TreeEntry | None, bodies: Mapping[bytes, bytes]) -> bytes:

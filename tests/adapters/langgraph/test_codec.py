@@ -21,6 +21,7 @@ from holdfast.adapters.langgraph.codec import Decoder, Encoder, dump_value, load
 from holdfast.adapters.langgraph.fingerprint import Fingerprint
 from holdfast.adapters.langgraph.object_cache import CachedThread, ObjectCache, SerializedObject
 from holdfast.errors import Corrupt
+from tests.errors import raises
 
 SERDE = StrictSerializer()
 SMALL = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=8) | st.binary(max_size=5)
@@ -263,5 +264,5 @@ def test_an_object_changed_during_serialization_is_not_cached() -> None:
 def test_a_missing_piece_is_detected(missing: int) -> None:
     encoder = Encoder(SERDE, None)
     state = dump_value(["x" * 100, "y" * 100], encoder)
-    with pytest.raises(Corrupt, match="too few pieces"):
+    with raises(Corrupt):
         load_value(state, encoder.pieces[:missing], SERDE)  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ from typing_extensions import TypedDict
 from holdfast.adapters.langgraph import HoldfastSaver, StrictSerializer
 from holdfast.errors import Corrupt, InvalidInput
 from tests.adapters.langgraph.graphs import Trace, asking, one_node, run, thread
+from tests.errors import raises
 
 KINDS = (0, 1, 2, 3, 4, 5)
 """The msgpack extension codes of objects."""
@@ -79,14 +80,16 @@ def test_the_bytes_equal_those_of_langgraphs_own_serializer(value: Any) -> None:
 @pytest.mark.parametrize("value", [Colour.RED, Point(x=1), Pair(1, 2)], ids=lambda value: type(value).__name__)
 def test_a_type_that_is_not_allowed_is_refused_by_name_when_it_is_saved(value: Any) -> None:
     name = type(value).__name__
-    with pytest.raises(InvalidInput, match=rf"{name} is not on the list .*allow=\[{name}\]"):
+    with raises(InvalidInput, field="allow") as caught:
         StrictSerializer().dumps_typed({"deep": [value]})
+    assert f"allow=[{name}]" in str(caught.value)
     allowing = StrictSerializer([type(value)])
     assert allowing.loads_typed(allowing.dumps_typed({"deep": [value]})) == {"deep": [value]}
     by_name = StrictSerializer().with_msgpack_allowlist([(type(value).__module__, name)])
     assert by_name.loads_typed(allowing.dumps_typed(value)) == value
-    with pytest.raises(InvalidInput, match=name):
+    with raises(InvalidInput, field="allow") as caught:
         StrictSerializer().loads_typed(JsonPlusSerializer().dumps_typed([value]))
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("code", KINDS)
@@ -97,7 +100,7 @@ def test_planted_data_runs_no_code(code: int, target: tuple[str, str], tmp_path:
     content = [content] if code == 1 else {"args": content} if code in (2, 4, 5) else content
     inner = ormsgpack.packb([*target, content, "__call__"])
     planted = ormsgpack.packb({"x": [ormsgpack.Ext(code, inner)]})
-    with pytest.raises(InvalidInput, match="is not on the list"):
+    with raises(InvalidInput, field="allow"):
         StrictSerializer().loads_typed(("msgpack", planted))
     assert not mark.exists()
 
@@ -111,8 +114,9 @@ def test_the_module_of_a_type_that_is_not_allowed_is_not_imported() -> None:
 
 @pytest.mark.parametrize("kind", ["pickle", "json", "anything"])
 def test_other_kinds_are_refused(kind: str) -> None:
-    with pytest.raises(InvalidInput, match=kind):
+    with raises(InvalidInput, field="kind") as caught:
         StrictSerializer().loads_typed((kind, b"\x80\x04N."))
+    assert kind in str(caught.value)
 
 
 def test_damaged_bytes_are_reported_as_corrupt() -> None:
@@ -140,8 +144,9 @@ def test_a_graph_fails_at_once_with_the_type_that_is_not_allowed(tmp_path: pathl
         return {"answer": Point(x=1)}
 
     with HoldfastSaver(str(tmp_path / "a.db")) as saver:
-        with pytest.raises(InvalidInput, match=r"Point is not on the list .*allow=\[Point\]"):
+        with raises(InvalidInput, field="allow") as caught:
             one_node(Trace, node, saver).invoke({"seen": []}, thread())
+        assert "allow=[Point]" in str(caught.value)
     with HoldfastSaver(str(tmp_path / "a.db"), allow=[Point]) as saver:
         graph = one_node(Trace, node, saver)
         graph.invoke({"seen": []}, thread("u"))
@@ -162,15 +167,16 @@ def test_types_in_the_schemas_of_a_graph_are_allowed(address: str) -> None:
     with HoldfastSaver(address) as saver:
         graph = one_node(Basket, lambda state: {"pairs": [Pair(4, 5)]}, saver)
         graph.invoke(state, thread())
-        with pytest.raises(InvalidInput, match=r"Unnamed is not on the list .*allow=\[Unnamed\]"):
+        with raises(InvalidInput, field="allow") as caught:
             graph.invoke({"anything": Unnamed(x=1)}, thread("other"))
+        assert "allow=[Unnamed]" in str(caught.value)
         assert not list(saver.list(thread("other")))
     with HoldfastSaver(address) as saver:
         assert one_node(Basket, lambda state: {}, saver).get_state(thread()).values == {
             **state,
             "pairs": [Pair(1, Pair(2, 3)), Pair(4, 5)],
         }
-        with pytest.raises(InvalidInput, match="is not on the list"):
+        with raises(InvalidInput, field="allow"):
             saver.get_tuple(thread())
         assert type(saver.serde) is StrictSerializer, "only the clone of the graph allows them"
 
@@ -187,7 +193,7 @@ def test_a_local_class_is_refused_by_the_first_call_even_if_a_subgraph_is_interr
 
     with HoldfastSaver(address) as saver:
         graph = asking(saver, state=Local)
-        with pytest.raises(InvalidInput, match="could not be deserialized"):
+        with raises(InvalidInput, field="class"):
             run(style, graph, {"seen": ["begin"]}, thread())
 
 
@@ -215,7 +221,7 @@ def local_one() -> Any:
 @pytest.mark.parametrize("make", [Outer.Inner, local_one, lambda: Box[int](x=1)], ids=["nested", "local", "generic"])
 def test_a_class_that_cannot_be_imported_is_refused_when_it_is_saved(make: Any) -> None:
     value = make()
-    with pytest.raises(InvalidInput, match=r"could not be deserialized.*top level"):
+    with raises(InvalidInput, field="class"):
         StrictSerializer([type(value)]).dumps_typed({"deep": [value]})
 
 

@@ -70,7 +70,7 @@ def test_with_single_writer_the_second_writer_gets_a_conflict(savers: Savers) ->
         chat_graph(other).invoke(say(2), thread(), durability="sync")
         return {"turns": 99}
 
-    with pytest.raises(Conflict, match="the newest checkpoint is"):
+    with raises(Conflict, reason="newer_checkpoint"):
         chat_graph(one, interrupted).invoke(say(3), thread(), durability="sync")
     head = other.get_tuple(thread())
     assert head is not None
@@ -143,7 +143,7 @@ def test_two_forks_from_one_checkpoint_conflict(savers: Savers) -> None:
         chat_graph(other).update_state(past.config, {"turns": 50}, as_node="node")
         return {"turns": 99}
 
-    with pytest.raises(Conflict, match="the newest checkpoint is"):
+    with raises(Conflict, reason="newer_checkpoint"):
         chat_graph(one, interrupted).invoke(say(3), past.config, durability="sync")
     assert chat_graph(one).get_state(thread()).values["turns"] == 50
 
@@ -157,7 +157,7 @@ def test_a_conflict_in_a_subgraph_that_is_interrupted_is_raised(savers: Savers, 
         asking(other).invoke({"seen": ["other"]}, thread())
         return {"seen": ["one"]}
 
-    with pytest.raises(Conflict, match="another writer was first"):
+    with raises(Conflict, reason="newer_checkpoint"):
         run_graph(style, asking(one, meanwhile), {"seen": ["begin"]}, thread())
     assert asking(other).invoke(Command(resume="theirs"), thread())["answer"] == "theirs"
     assert asking(one).get_state(thread()).values["answer"] == "theirs"
@@ -170,7 +170,7 @@ def test_reading_the_newest_checkpoint_by_its_id_does_not_allow_a_fork(savers: S
     assert one.get_tuple(newest) is not None
     chat_graph(other).invoke(say(2), thread(), durability="sync")
     checkpoint = empty_checkpoint()
-    with pytest.raises(Conflict, match="the newest checkpoint is"):
+    with raises(Conflict, reason="newer_checkpoint"):
         one.put(newest, checkpoint, {"source": "update", "step": 9}, {})
     assert one.get_tuple(newest) is not None, "it is an older checkpoint now, so a fork is deliberate"
     one.put(newest, checkpoint, {"source": "update", "step": 9}, {})

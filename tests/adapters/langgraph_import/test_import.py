@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from holdfast.cli.commands import root
 from holdfast.errors import InvalidInput
 from tests.adapters.langgraph_import.conftest import Official
 from tests.adapters.langgraph_import.old_graphs import asking, chat, config, delta, fill
+from tests.errors import raises
 
 
 @dataclass
@@ -253,16 +255,19 @@ def test_a_source_without_checkpoints_is_refused(tmp_path: Path, postgres_url: s
         connection.execute("CREATE TABLE checkpoint_writes (thread_id TEXT, idx INTEGER)")
         connection.execute("CREATE TABLE checkpoint_blobs (thread_id TEXT, version TEXT)")
     Holdfast(str(tmp_path / "holdfast.db")).close()
-    for url, says in {
-        f"sqlite:///{tmp_path}/absent.db": "absent.db does not exist",
-        str(tmp_path / "text.db"): "cannot be read",
-        f"sqlite:///{tmp_path}/holdfast.db": "contains no checkpoints",
-        postgres_url: "contains no checkpoints",
-        bare_postgres_url: "contains no checkpoints of LangGraph's PostgresSaver",
-        "postgresql://127.0.0.1:1/none": "cannot be reached",
-    }.items():
-        with pytest.raises(InvalidInput, match=says), open_source(url):
+    causes: dict[str, tuple[str, type[BaseException] | None]] = {
+        f"sqlite:///{tmp_path}/absent.db": ("absent.db", None),
+        str(tmp_path / "text.db"): ("text.db", sqlite3.DatabaseError),
+        f"sqlite:///{tmp_path}/holdfast.db": ("SqliteSaver", None),
+        postgres_url: ("PostgresSaver", None),
+        bare_postgres_url: ("PostgresSaver", None),
+        "postgresql://127.0.0.1:1/none": ("", psycopg.OperationalError),
+    }
+    for url, (value, cause) in causes.items():
+        with raises(InvalidInput, field="source") as caught, open_source(url):
             pass
+        assert value in str(caught.value)
+        assert isinstance(caught.value.__cause__, cause or type(None))
 
 
 def run(*arguments: str) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Corrupt
 from holdfast.stores.conversation import views
 from holdfast.stores.conversation.views import BLOCK, LAST, MAX_BLOCKS, PLAIN, View
+from tests.errors import raises
 
 END = 30
 """No message of these tests has a higher ``seq``, so a finite set can model an open end."""
@@ -84,7 +85,7 @@ def test_the_default_view_is_not_stored() -> None:
 
 @pytest.mark.parametrize("stored", ["", "{}", "[1]", "[[1]]", "[[1, 2, 3]]", '[["a", "b"]]', "[[1, 2]", "null"])
 def test_a_damaged_view_is_corrupt(stored: str) -> None:
-    with pytest.raises(Corrupt, match="view of a session"):
+    with raises(Corrupt):
         views.load(stored)
 
 

@@ -79,8 +79,9 @@ def test_other_ids_keep_their_order_and_come_after_uuids(ids: list[str]) -> None
 
 @pytest.mark.parametrize("encoded", [b"", b"1", b"\x00" * 15, b"\x00" * 17, b"\xff\xf0", b"\xff\xff"])
 def test_invalid_id_bytes_are_corrupt(encoded: bytes) -> None:
-    with pytest.raises(Corrupt, match=f"id {encoded.hex()}"):
+    with raises(Corrupt) as caught:
         decode_id(encoded)
+    assert encoded.hex() in str(caught.value)
 
 
 @pytest.mark.parametrize("given_metadata", [*STEPS, *OTHERS, *({**MORE, **step} for step in STEPS)])
@@ -105,7 +106,7 @@ def test_metadata_are_measured_in_their_original_form() -> None:
 
 @pytest.mark.parametrize("encoded", ["", "l", "l07", "x7", "l-0", "l7[]", "l7{", "l7 ", "{", "l" + "9" * 19])
 def test_invalid_metadata_are_corrupt(encoded: str) -> None:
-    with pytest.raises(Corrupt, match="cannot be read"):
+    with raises(Corrupt):
         metadata_of(["{}", encoded])
 
 

@@ -205,7 +205,7 @@ def test_days_are_stored_as_seconds(days: float | None, seconds: int | None) -> 
 
 @pytest.mark.parametrize("days", [float("nan"), float("inf"), 24_000.1, 1e300])
 def test_days_out_of_range_are_refused(days: float) -> None:
-    with pytest.raises(click.UsageError, match="at most 24,000"):
+    with pytest.raises(click.UsageError, match="24,000"):
         retention._seconds(days)
 
 

@@ -14,7 +14,7 @@ import redis
 
 from holdfast import AsyncHoldfast
 from holdfast.erasure import ErasureConsumer, ErasureRequest, read_event
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import Closed, InvalidInput, NotFound
 from holdfast.types import Erasure
 from tests.errors import raises
 from tests.stores.lifecycle.conftest import Lines
@@ -45,7 +45,7 @@ def test_an_event_is_read_in_every_format(fields: dict[str, str], expected: Eras
 
 @pytest.mark.parametrize("fields", [{}, {"tenant": ""}, {"data": '{"tenant": 7}'}, {"data": '{"tenant": ["x"]}'}])
 def test_an_event_without_a_subject_is_an_error(fields: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="who is to be forgotten"):
+    with pytest.raises(ValueError, match=EVENT):
         read_event(ENTRY, {"type": EVENT, **fields}, EVENT)
 
 
@@ -125,7 +125,7 @@ def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
     async def use(holdfast: AsyncHoldfast) -> None:
         consumer = ErasureConsumer(holdfast, redis_url, idle_ms=0)
         await holdfast.close()
-        with pytest.raises(Exception, match="not open"):
+        with pytest.raises(Closed):
             await consumer.once()
         await consumer.close()
 

@@ -96,17 +96,18 @@ def test_any_time_in_range_is_stored_and_listed(holdfast: Holdfast, moment: date
 
 
 @pytest.mark.parametrize(
-    ("moment", "saying"),
+    ("moment", "value"),
     [
         (datetime(1969, 12, 31, tzinfo=UTC), "1970"), (datetime.min.replace(tzinfo=UTC), "1970"),
         (datetime(9999, 1, 1, tzinfo=UTC), "9998"), (datetime.max.replace(tzinfo=UTC), "9998"),
-        (AT.replace(tzinfo=None), "time zone"), (AT.date(), "time zone"), ("2026-01-01", "time zone"), (7, "time zone"),
+        (AT.replace(tzinfo=None), ""), (AT.date(), ""), ("2026-01-01", ""), (7, ""),
     ],
     ids=["before", "first", "after", "last", "no-zone", "day", "text", "number"],
 )  # fmt: skip
-def test_a_time_out_of_range_is_refused(empty: Holdfast, moment: Any, saying: str) -> None:
-    with pytest.raises(InvalidInput, match=saying):
+def test_a_time_out_of_range_is_refused(empty: Holdfast, moment: Any, value: str) -> None:
+    with raises(InvalidInput, field="requested_at") as caught:
         empty.erasures.request("acme", requested_at=moment)
+    assert value in str(caught.value)
     assert empty.erasures.list() == []
 
 
@@ -164,7 +165,7 @@ def test_a_list_without_limit_is_all_or_nothing(holdfast: Holdfast) -> None:
     assert len(holdfast.erasures.list()) == 4
     holdfast.erasures.request("one more")
     for only_open in (True, False):
-        with pytest.raises(LimitExceeded, match="list_rows = 4"):
+        with raises(LimitExceeded, limit="list_rows", maximum=4):
             holdfast.erasures.list(only_open=only_open)
     assert len(holdfast.erasures.list(limit=5)) == 5
 
@@ -174,7 +175,7 @@ def test_a_list_without_limit_is_all_or_nothing(holdfast: Holdfast) -> None:
     [encode_cursor("holds", 1, "a", "b"), encode_cursor("erasures", 1, "a"), encode_cursor("erasures", -1, "a", "b"), "x"],
 )  # fmt: skip
 def test_a_cursor_of_another_list_is_refused(empty: Holdfast, cursor: str) -> None:
-    with pytest.raises(InvalidFilter, match="cursor"):
+    with raises(InvalidFilter, field="cursor"):
         empty.erasures.list(limit=1, cursor=cursor)
 
 
@@ -264,7 +265,7 @@ def test_an_erasure_waits_for_another_sweep_and_then_continues(holdfast: Holdfas
     holdfast.tenant("acme").sessions.create()
     holdfast.erasures.request("acme")
     step(Sweep(holdfast._engine, Scope("acme", holdfast._setting)).claim("another"))
-    with pytest.raises(Conflict, match="another is sweeping"):
+    with raises(Conflict, reason="being_swept"):
         holdfast.erasures.carry_out("acme")
     assert len(holdfast.erasures.list(only_open=True)) == 1
     clock.advance(LEASE_S)
@@ -274,7 +275,7 @@ def test_an_erasure_waits_for_another_sweep_and_then_continues(holdfast: Holdfas
 @pytest.mark.parametrize(("holder", "error"), [("", InvalidInput), (7, InvalidInput), ("x" * 61, LimitExceeded)])
 def test_the_holder_of_an_erasure_needs_a_valid_name(holdfast: Holdfast, holder: Any, error: type[Exception]) -> None:
     holdfast.erasures.request("acme")
-    with pytest.raises(error, match="holder"):
+    with raises(error, field="holder"):
         holdfast.erasures.carry_out("acme", holder=holder)
     assert len(holdfast.erasures.list(only_open=True)) == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +106,18 @@ def test_clearing_an_unset_policy_changes_nothing(acme: TenantHandle) -> None:
 @pytest.mark.parametrize("wrong", ["", "7", "\x00", 7], ids=ascii)
 def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle, wrong: Any) -> None:
     keeping = acme.retention
-    for call in (
-        lambda: keeping.policy(run_id=wrong),
-        lambda: keeping.set_policy(per_run=1, run_id=wrong),
-        lambda: keeping.clear_policy(run_id=wrong),
-        lambda: keeping.keep_snapshots_for(wrong, seconds=1),
-        lambda: keeping.hold("why", run_id=wrong),
-        lambda: keeping.hold("why", session_id=wrong),
-        lambda: keeping.hold("why", id=wrong),
-        lambda: keeping.release(wrong),
-    ):
-        with pytest.raises(InvalidInput, match="must be a UUID"):
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("run", lambda: keeping.policy(run_id=wrong)),
+        ("run", lambda: keeping.set_policy(per_run=1, run_id=wrong)),
+        ("run", lambda: keeping.clear_policy(run_id=wrong)),
+        ("run", lambda: keeping.keep_snapshots_for(wrong, seconds=1)),
+        ("run", lambda: keeping.hold("why", run_id=wrong)),
+        ("session", lambda: keeping.hold("why", session_id=wrong)),
+        ("hold", lambda: keeping.hold("why", id=wrong)),
+        ("hold", lambda: keeping.release(wrong)),
+    ]
+    for noun, call in calls:
+        with raises(InvalidInput, field=f"{noun} id"):
             call()
 
 
@@ -140,13 +141,14 @@ def test_the_activity_log_records_each_change_and_its_actor(acme: TenantHandle) 
 
 
 def test_a_rejected_change_is_not_in_the_activity_log(acme: TenantHandle) -> None:
-    for call in (
-        lambda: acme.retention.set_policy(per_run=1, run_id=UNKNOWN_ID),
-        lambda: acme.retention.clear_policy(run_id=UNKNOWN_ID),
-        lambda: acme.retention.hold("why", session_id=UNKNOWN_ID),
-        lambda: acme.retention.release(UNKNOWN_ID),
-    ):
-        with pytest.raises(NotFound, match=UNKNOWN_ID):
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("run", lambda: acme.retention.set_policy(per_run=1, run_id=UNKNOWN_ID)),
+        ("run", lambda: acme.retention.clear_policy(run_id=UNKNOWN_ID)),
+        ("session", lambda: acme.retention.hold("why", session_id=UNKNOWN_ID)),
+        ("hold", lambda: acme.retention.release(UNKNOWN_ID)),
+    ]
+    for noun, call in calls:
+        with raises(NotFound, noun=noun, key=UNKNOWN_ID):
             call()
     assert acme.activity.count() == 0
 
@@ -163,7 +165,7 @@ def test_a_run_of_another_tenant_cannot_be_held(holdfast: Holdfast, acme: Tenant
     existing = holdfast.tenant("zenith")
     run = run_of(existing)
     for field, id in (("run_id", run), ("session_id", existing.runs.get(run).session_id)):
-        with pytest.raises(NotFound, match=id):
+        with raises(NotFound, noun=field.removesuffix("_id"), key=id):
             acme.retention.hold("why", **{field: id})
 
 
@@ -196,7 +198,7 @@ def test_the_id_of_a_hold_on_one_thing_is_not_that_of_a_hold_on_another(acme: Te
     session = acme.runs.get(run).session_id
     acme.retention.hold("why", id=UNKNOWN_ID)
     for other in ({"run_id": run}, {"session_id": session}, {"reason": "Why"}):
-        with pytest.raises(Conflict, match=UNKNOWN_ID):
+        with raises(Conflict, reason="other_content"):
             acme.retention.hold(**{"reason": "why", "id": UNKNOWN_ID, **other})
     assert [hold.run_id for hold in acme.retention.holds()] == [None]
     assert len(acme.activity.list(action="hold.placed")) == 1
@@ -207,7 +209,7 @@ def test_two_holds_on_one_run_are_released_separately(acme: TenantHandle) -> Non
     kept = forge(acme, run, [body(1, 40)])
     first, second = acme.retention.hold("one", run_id=run), acme.retention.hold("other", run_id=run)
     for hold in (first, second):
-        with pytest.raises(Conflict, match=kept.id):
+        with raises(Conflict, reason="held"):
             acme.snapshots.delete([kept.id], reason="by hand")
         acme.retention.release(hold.id)
     assert [snapshot.id for snapshot in acme.snapshots.delete([kept.id], reason="by hand")] == [kept.id]
@@ -225,12 +227,12 @@ def test_holds_without_limit_are_all_or_nothing(acme: TenantHandle) -> None:
     placed = [acme.retention.hold(f"case {number}") for number in range(3)]
     assert acme.retention.holds() == placed
     placed.append(acme.retention.hold("one more"))
-    with pytest.raises(LimitExceeded, match="list_rows = 3"):
+    with raises(LimitExceeded, limit="list_rows", maximum=3):
         acme.retention.holds()
     page = acme.retention.holds(limit=3)
     assert [*page, *acme.retention.holds(limit=3, cursor=page.next)] == placed
     for cursor in (encode_cursor("erasures", UNKNOWN_ID), encode_cursor("holds", 7), encode_cursor("holds")):
-        with pytest.raises(InvalidFilter, match="cursor"):
+        with raises(InvalidFilter, field="cursor"):
             acme.retention.holds(limit=1, cursor=cursor)
 
 
@@ -311,7 +313,7 @@ def test_a_sweep_needs_a_holder_and_releases_its_lease_when_it_fails(
     acme: TenantHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acme.sessions.create()
-    with pytest.raises(InvalidInput, match="holder must not be empty"):
+    with raises(InvalidInput, field="holder"):
         acme.retention.sweep(holder="")
 
     async def fail(self: Sweep) -> SweepResult:
@@ -331,7 +333,7 @@ def test_the_release_of_an_old_sweep_does_not_end_the_new_one(acme: TenantHandle
     clock.advance(LEASE_S)
     step(new.claim("new"))
     step(old.release())
-    with pytest.raises(Conflict, match="new is sweeping"):
+    with raises(Conflict, reason="being_swept"):
         acme.retention.sweep()
     with pytest.raises(Fenced, match="'acme'"):
         step(old.erase())

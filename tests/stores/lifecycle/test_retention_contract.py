@@ -234,7 +234,7 @@ def test_held_snapshots_outlive_every_rule_and_the_erasure_of_the_tenant(
         lambda: acme.sessions.purge(acme.runs.get(run).session_id),
         lambda: acme.snapshots.delete([held[0]], reason="by hand"),
     ):
-        with pytest.raises(Conflict, match="held"):
+        with raises(Conflict, reason="held"):
             remove()
     local.holdfast.erasures.request("acme", event_id="e")
     assert not local.holdfast.erasures.carry_out("acme").is_finished

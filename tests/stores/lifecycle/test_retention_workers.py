@@ -34,10 +34,10 @@ def test_of_two_sweeps_one_waits_and_a_late_one_is_fenced(local: Bench, opens: O
     local.tenant().retention.set_policy(per_run=1)
     first = sweep_of(local)
     step(first.claim("first"))
-    with pytest.raises(Conflict, match="first is sweeping"):
+    with raises(Conflict, reason="being_swept"):
         local.tenant().retention.sweep(holder="second")
     local.clock.advance(LEASE_S - 1)
-    with pytest.raises(Conflict, match="first is sweeping"):
+    with raises(Conflict, reason="being_swept"):
         opens().tenant().retention.sweep()
     local.clock.advance(1)
     second = sweep_of(local)
@@ -46,11 +46,11 @@ def test_of_two_sweeps_one_waits_and_a_late_one_is_fenced(local: Bench, opens: O
         step(first.carry_out())
     assert (lines.raw, len(local.ids())) == ([], 3), "a refused sweep has changed nothing"
     step(first.release())
-    with pytest.raises(Conflict, match="second is sweeping"):
+    with raises(Conflict, reason="being_swept"):
         step(first.claim("first"))
     assert step(second.carry_out()).per_run_cap.count == 2
     step(second.release())
-    with pytest.raises(Conflict, match="less than 60 seconds ago"):
+    with raises(Conflict, reason="swept_recently"):
         local.tenant().retention.sweep(idle_s=60)
     local.clock.advance(60)
     assert local.tenant().retention.sweep(idle_s=60).count == 0
@@ -141,7 +141,7 @@ def test_a_round_is_described_and_invalid_workers_are_refused() -> None:
         "0 tenants swept, 0 snapshots removed, 4 erased, 2 left to other workers, 1 failed"
     )
     for wrong in (0, -1, "1", True):
-        with pytest.raises(InvalidInput, match="every_s"):
+        with raises(InvalidInput, field="every_s"):
             RetentionWorker(None, every_s=wrong)  # type: ignore[arg-type]
 
 

@@ -57,29 +57,31 @@ def test_ids_are_returned_in_order_and_an_empty_list_adds_nothing(acme: TenantHa
 
 
 REFUSED: list[Any] = [
-    pytest.param(NewAgentMemory(content="x", embedding=[]), InvalidInput, "embedding", id="no numbers"),
-    pytest.param(NewAgentMemory(content="x", embedding="10"), InvalidInput, "embedding", id="a string"),  # type: ignore[arg-type]
-    pytest.param(new("x", math.nan), InvalidInput, "embedding", id="not a number"),
-    pytest.param(new("x", math.inf), InvalidInput, "embedding", id="infinity"),
-    pytest.param(new("x", 1e39), InvalidInput, "embedding", id="over 32 bits"),
-    pytest.param(new("x", 1, 1, 1, 1, 1), LimitExceeded, "embedding_floats", id="too many dimensions"),
-    pytest.param(new("x" * 51), LimitExceeded, "content_bytes", id="content over the limit"),
-    pytest.param(new(7), InvalidInput, "content", id="a number"),  # type: ignore[arg-type]
-    pytest.param(new("x", metadata={"k": "x" * 60}), LimitExceeded, "metadata_bytes", id="metadata over the limit"),
-    pytest.param(new("x", metadata={"k": {1}}), InvalidText, "set", id="metadata that is not JSON"),
-    pytest.param(new("x", metadata=[1]), InvalidInput, "dictionary", id="metadata that is a list"),
-    pytest.param(new("x", ttl_days=MAX_TTL_DAYS + 1), InvalidInput, "ttl_days", id="too many days"),
-    pytest.param(new("x", ttl_days=True), InvalidInput, "ttl_days", id="a boolean for days"),
-    pytest.param(new("x", ttl_days=1.5), InvalidInput, "ttl_days", id="half a day"),
-    pytest.param("x", InvalidInput, "memories", id="not a memory"),
+    pytest.param(NewAgentMemory(content="x", embedding=[]), InvalidInput, {"field": "embedding"}, id="no numbers"),
+    pytest.param(NewAgentMemory(content="x", embedding="10"), InvalidInput, {"field": "embedding"}, id="a string"),  # type: ignore[arg-type]
+    pytest.param(new("x", math.nan), InvalidInput, {"field": "embedding"}, id="not a number"),
+    pytest.param(new("x", math.inf), InvalidInput, {"field": "embedding"}, id="infinity"),
+    pytest.param(new("x", 1e39), InvalidInput, {"field": "embedding"}, id="over 32 bits"),
+    pytest.param(new("x", 1, 1, 1, 1, 1), LimitExceeded, {"limit": "embedding_floats"}, id="too many dimensions"),
+    pytest.param(new("x" * 51), LimitExceeded, {"limit": "content_bytes"}, id="content over the limit"),
+    pytest.param(new(7), InvalidInput, {"field": "content"}, id="a number"),  # type: ignore[arg-type]
+    pytest.param(
+        new("x", metadata={"k": "x" * 60}), LimitExceeded, {"limit": "metadata_bytes"}, id="metadata over the limit"
+    ),
+    pytest.param(new("x", metadata={"k": {1}}), InvalidText, {}, id="metadata that is not JSON"),
+    pytest.param(new("x", metadata=[1]), InvalidInput, {"field": "metadata"}, id="metadata that is a list"),
+    pytest.param(new("x", ttl_days=MAX_TTL_DAYS + 1), InvalidInput, {"field": "ttl_days"}, id="too many days"),
+    pytest.param(new("x", ttl_days=True), InvalidInput, {"field": "ttl_days"}, id="a boolean for days"),
+    pytest.param(new("x", ttl_days=1.5), InvalidInput, {"field": "ttl_days"}, id="half a day"),
+    pytest.param("x", InvalidInput, {"field": "memories"}, id="not a memory"),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "error", "words"), REFUSED)
+@pytest.mark.parametrize(("wrong", "error", "fields"), REFUSED)
 def test_one_invalid_memory_fails_the_whole_call(
-    acme: TenantHandle, wrong: Any, error: type[Exception], words: str
+    acme: TenantHandle, wrong: Any, error: type[Exception], fields: dict[str, str]
 ) -> None:
-    with pytest.raises(error, match=words):
+    with raises(error, **fields):
         acme.agent_memories.add([new("good"), wrong], agent="a")
     assert kept(acme) == []
 
@@ -98,25 +100,25 @@ def test_limits_are_inclusive(acme: TenantHandle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "fields"),
     [
-        ({"limit": 0}, "limit"),
-        ({"limit": None}, "limit"),
-        ({"limit": True}, "limit"),
-        ({"min_score": "high"}, "min_score"),
-        ({"min_score": None}, "min_score"),
-        ({"user": ""}, "user"),
-        ({"limit": 6}, "page_rows"),
-        ({"agent": ""}, "agent"),
-        ({"embedding": [1] * 5}, "embedding_floats"),
+        ({"limit": 0}, {"field": "limit"}),
+        ({"limit": None}, {"field": "limit"}),
+        ({"limit": True}, {"field": "limit"}),
+        ({"min_score": "high"}, {"field": "min_score"}),
+        ({"min_score": None}, {"field": "min_score"}),
+        ({"user": ""}, {"field": "user"}),
+        ({"limit": 6}, {"limit": "page_rows"}),
+        ({"agent": ""}, {"field": "agent"}),
+        ({"embedding": [1] * 5}, {"limit": "embedding_floats"}),
     ],
 )
 def test_an_invalid_search_is_refused_and_counts_no_access(
-    acme: TenantHandle, wrong: dict[str, Any], words: str
+    acme: TenantHandle, wrong: dict[str, Any], fields: dict[str, str]
 ) -> None:
     acme.agent_memories.add([new("tea")], agent="a")
     asked: dict[str, Any] = {"embedding": [1, 0], "agent": "a", "limit": 4, **wrong}
-    with pytest.raises(InvalidInput, match=words):
+    with raises(InvalidInput, **fields):
         acme.agent_memories.search(asked.pop("embedding"), **asked)
     assert [memory.access_count for memory in acme.agent_memories.list(agent="a")] == [0]
 

@@ -152,9 +152,9 @@ def test_a_holder_can_have_any_name(acme: TenantHandle, holder: str) -> None:
     [("", InvalidInput), (7, InvalidInput), (None, InvalidInput), ("x" * 21, LimitExceeded), ("é" * 11, LimitExceeded)],
 )
 def test_an_invalid_holder_is_refused(acme: TenantHandle, holder: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="holder"):
+    with raises(error, field="holder"):
         acme.objects.put([b"abc"], holder=holder)
-    with pytest.raises(error, match="holder"):
+    with raises(error, field="holder"):
         acme.objects.release(holder)
     assert acme.objects.usage().count == 0
 
@@ -173,7 +173,7 @@ def test_a_repeated_digest_in_a_batch_is_returned_twice(acme: TenantHandle) -> N
 
 def test_a_missing_object_is_named_and_nothing_is_returned(acme: TenantHandle) -> None:
     (digest,) = acme.objects.put([b"1"], holder="me")
-    with pytest.raises(NotFound, match=MISSING):
+    with raises(NotFound, noun="object", key=MISSING):
         acme.objects.get([digest, MISSING])
 
 
@@ -310,7 +310,7 @@ def test_verify_lists_the_first_holders_of_a_damaged_object(acme: TenantHandle) 
     ("limit", "error"), [(0, InvalidInput), ("1", InvalidInput), (True, InvalidInput), (1_001, LimitExceeded)]
 )
 def test_the_limit_of_verify_is_validated(acme: TenantHandle, limit: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="limit"):
+    with raises(error, field="limit"):
         acme.objects.verify(limit=limit)
 
 

@@ -70,7 +70,7 @@ def test_a_pack_is_removed_with_its_last_object(opens: Opens, place: PackStorage
     assert len(files(place)) == 1, "less than half of it was used, so it was rewritten"
     assert objects.get([other]) == [OTHER]
     assert objects.verify().damaged == []
-    with pytest.raises(NotFound, match=one):
+    with raises(NotFound, noun="object", key=one):
         objects.get([one])
     objects.release("b")
     objects.prune(grace_s=0)
@@ -177,7 +177,7 @@ def test_in_a_joined_transaction_bodies_are_stored_in_the_database(tmp_path: Pat
 
 @pytest.mark.parametrize("where", ["", "ftp://host/folder", "s3://", 7, None])
 def test_an_invalid_pack_storage_is_refused(where: object) -> None:
-    with pytest.raises(InvalidInput, match="packs"):
+    with raises(InvalidInput, field="packs"):
         PackStorage(where)  # type: ignore[arg-type]
 
 

@@ -101,7 +101,7 @@ def test_a_directory_with_any_content_is_not_replaced_without_replace(place: Pla
     existing = tmp_path / "there"
     existing.mkdir()
     (existing / name).mkdir() if name == "folder" else (existing / name).write_bytes(b"mine")
-    with pytest.raises(Conflict, match="not empty"):
+    with raises(Conflict, reason="not_empty"):
         place.acme.workspaces.restore(place.snapshot, existing)
     assert os.listdir(existing) == [name]
 
@@ -212,7 +212,7 @@ def test_a_restore_gives_up_on_a_directory_that_keeps_changing(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = fail_restores(99, monkeypatch)
-    with pytest.raises(Stale, match="changed by another process"):
+    with raises(Stale):
         place.acme.workspaces.restore(place.snapshot, tmp_path / "new")
     assert len(tries) == restore.TRIES
 
@@ -275,7 +275,7 @@ def test_a_rewind_of_a_missing_directory_leaves_the_run_unchanged(place: Place, 
 
 def test_a_redo_without_a_rewind_changes_nothing(place: Place) -> None:
     commit_steps(place, 1)
-    with pytest.raises(Conflict, match="no rewind"):
+    with raises(Conflict, reason="nothing_to_redo"):
         place.acme.workspaces.redo(place.run.id, place.tree)
     with pytest.raises(NotFound):
         place.acme.workspaces.redo(place.run.id, place.tree, id=UNKNOWN_ID)

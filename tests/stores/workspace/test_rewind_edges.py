@@ -233,7 +233,7 @@ def test_a_repeated_rewind_returns_its_current_state(place: Place) -> None:
 def test_the_same_id_for_another_step_is_refused(place: Place) -> None:
     release_run(place)
     rewind_to(place, 1, id=UNKNOWN_ID)
-    with pytest.raises(Conflict, match=f"rewind {UNKNOWN_ID} .*, of run {place.run.id} to step 1"):
+    with raises(Conflict, reason="other_content"):
         place.acme.rewinds.begin(place.run.id, to_step=0, id=UNKNOWN_ID)
 
 
@@ -242,7 +242,7 @@ def test_a_redo_that_is_repeated_by_its_id_does_nothing_more(place: Place) -> No
     id = rewind_to(place, 1)
     redo_last(place)
     assert place.acme.rewinds.redo(place.run.id, id=id).status == "redone"
-    with pytest.raises(Conflict, match="no rewind"):
+    with raises(Conflict, reason="nothing_to_redo"):
         place.acme.rewinds.redo(place.run.id)
 
 
@@ -271,7 +271,7 @@ def test_names_of_any_text_are_kept(place: Place) -> None:
 @pytest.mark.parametrize(("value", "error"), [("", InvalidInput), (7, InvalidInput), ("ä" * 8_193, LimitExceeded)])
 def test_an_invalid_name_begins_no_rewind(place: Place, what: str, value: Any, error: type[Exception]) -> None:
     release_run(place)
-    with pytest.raises(error, match=what):
+    with raises(error, field=what):
         place.acme.rewinds.begin(place.run.id, to_step=1, **{what: value})
     assert (place.now().status, place.now().iteration) == ("pending", 2)
     assert [*place.acme.rewinds.list(place.run.id)] == []

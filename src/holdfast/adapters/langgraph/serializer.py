@@ -92,7 +92,7 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         except ormsgpack.MsgpackEncodeError as error:
             _raise_own(errors)
             reason = errors[0] if errors else error
-            raise InvalidInput(f"a value of the graph's state cannot be serialized: {reason}") from error
+            raise InvalidInput(f"a value of the graph's state cannot be serialized: {reason}", field="value") from error
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Deserialize a value.
@@ -104,7 +104,8 @@ class StrictSerializer(jsonplus.JsonPlusSerializer):
         kind, body = data
         if kind not in _KINDS:
             raise InvalidInput(
-                f"a saved value has the kind {kind!r}, which can run code when it is deserialized, and was rejected"
+                f"a saved value has the kind {kind!r}, which can run code when it is deserialized, and was rejected",
+                field="kind",
             )
         if kind != "msgpack":
             return super().loads_typed((kind, body))
@@ -267,7 +268,8 @@ def _check_importable(kind: type) -> None:
     if imported is not kind and getattr(imported, "__qualname__", None) != kind.__qualname__:
         raise InvalidInput(
             f"{kind.__module__}.{kind.__qualname__} could not be deserialized: a saved object is looked up as "
-            f"{kind.__name__} in its module. Define the class under that name at the top level of {kind.__module__}"
+            f"{kind.__name__} in its module. Define the class under that name at the top level of {kind.__module__}",
+            field="class",
         )
 
 

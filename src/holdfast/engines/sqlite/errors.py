@@ -75,7 +75,8 @@ def translate(code: int, message: str) -> HoldfastError:
         return SchemaMismatch(f"{message}: this database has no Holdfast schema, or that of another release")
     if "no such module: fts5" in message:
         return InvalidInput(
-            "this SQLite was built without FTS5, so it cannot search: use sqlite='apsw', or another build"
+            "this SQLite was built without FTS5, so it cannot search: use sqlite='apsw', or another build",
+            field="sqlite",
         )
     kind = exact.get(code) or primary.get(code & 0xFF) or HoldfastError
     return kind(f"{(kind.__doc__ or '').splitlines()[0]} (SQLite reported: {message})")

@@ -36,7 +36,7 @@ class Claim:
             for claim in [*_claims]:
                 for path, identity in self._files.items():
                     if claim._library != library and claim._covers(identity):
-                        raise InvalidInput(_refusal(path, claim._library))
+                        raise InvalidInput(_refusal(path, claim._library), field="library")
             _claims.add(self)
 
     def release(self) -> None:

@@ -46,7 +46,8 @@ class SessionKey(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.FORM:
             raise InvalidInput(
-                "a session key is made with SessionKey.direct, .group, .subagent, .cron, .team, .ws or .main"
+                "a session key is made with SessionKey.direct, .group, .subagent, .cron, .team, .ws or .main",
+                field="kind",
             )
         for name in self.__struct_fields__:
             _check_part(self.FORM, name, getattr(self, name))

@@ -77,6 +77,12 @@ class TenantEngine:
             return self._engine.grouped(group, item)
         return self._checked(Conflict, self._engine.grouped, group, item)
 
+    def _deletion_error(self, error: type[HoldfastError]) -> HoldfastError:
+        message = deletion_message(self._scope.tenant)
+        if error is Conflict:
+            return Conflict(message, reason="being_deleted")
+        return NotFound(message, noun="tenant", key=self._scope.tenant)
+
     async def _checked(
         self, error: type[HoldfastError], method: Callable[..., Coroutine[Any, Any, T]], *args: Any
     ) -> T:
@@ -85,7 +91,7 @@ class TenantEngine:
             # In a caller's transaction a failing statement must not abort it: a write has a savepoint, a read has none.
             execute = self._engine.write if self._engine.joined and error is Conflict else self._engine.read
             if await execute(self._is_deleted):
-                raise error(deletion_message(self._scope.tenant))
+                raise self._deletion_error(error)
             self._deleting.discard(tenant)
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()

@@ -117,7 +117,10 @@ class AsyncAgentMemories(TenantStore):
             LimitExceeded: ``limit`` is over ``page_rows``.
         """
         if limit is None or not isinstance(min_score, (int, float)):
-            raise InvalidInput(f"limit and min_score must be numbers, not {limit!r} and {min_score!r}", field="limit")
+            raise InvalidInput(
+                f"limit and min_score must be numbers, not {limit!r} and {min_score!r}",
+                field="limit" if limit is None else "min_score",
+            )
         packed = similarity.pack(embedding, self._scope.limits)
         rows_to_read(limit, self._scope.limits)
         params = self._params(agent, user) | {"dimensions": len(packed) // 4, "after": _FIRST}

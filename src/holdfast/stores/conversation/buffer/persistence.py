@@ -331,7 +331,7 @@ def _find_base(
             return StoredContent(attempt.content, attempt.version, attempt.save_id), attempt.copies
     change, reason = "was changed by another writer", "changed"
     if version is None and earlier:
-        change, reason = "was deleted, or rolled back with the transaction that saved it,", "rolled_back"
+        change, reason = "was deleted, or rolled back with the transaction that saved it,", "deleted_or_rolled_back"
     elif version is None:
         change, reason = "was deleted", "deleted"
     raise Conflict(
