@@ -46,6 +46,29 @@ def test_of_concurrent_creators_one_succeeds_and_all_read_the_same_key(path: Pat
     assert [entry.name for entry in path.parent.iterdir()] == [key_file.NAME]
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_key_that_another_process_creates_at_the_same_moment_is_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The other process is first just before this one opens its temporary file, or just after."""
+
+    class Late(key_file.NewFile):
+        def __init__(self, path: Path) -> None:
+            if moment == "before":
+                make(path)
+            super().__init__(path)
+            if moment == "after":
+                make(path)
+
+    def make(path: Path) -> None:
+        path.write_text("ab" * 32)
+        path.chmod(0o600)
+
+    monkeypatch.setattr(key_file, "NewFile", Late)
+    assert key_file.make(path) is False
+    assert path.read_text() == "ab" * 32
+
+
 def test_nothing_is_overwritten_on_a_file_system_without_hard_links(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,19 +60,24 @@ def make(path: Path) -> bool:
     """
     if os.path.lexists(path):
         return False
-    new = NewFile(path)
     try:
-        new.file.write(f"{new_key()}\n".encode())
-        new.finish()
+        _write_new_key(path)
     except InvalidInput:
         if os.path.lexists(path):
             return False  # another process created it first
         raise
-    finally:
-        new.discard()
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
     return True
+
+
+def _write_new_key(path: Path) -> None:
+    new = NewFile(path)
+    try:
+        new.file.write(f"{new_key()}\n".encode())
+        new.finish()
+    finally:
+        new.discard()
