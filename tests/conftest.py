@@ -1,4 +1,4 @@
-"""What tests can ask for: servers and databases of their own. One PostgreSQL serves all workers of a run."""
+"""Fixtures: servers and databases for tests. One PostgreSQL serves all workers of a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ pytest_plugins = ["tests.reporting"]
 
 settings.register_profile("test", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile("soak", database=None, deadline=None, print_blob=True, max_examples=2_000)
+ROOT = Path.cwd()
 SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
 if os.access("/dev/shm", os.W_OK):
-    # Files of tests cost no disk: what a disk does to them is simulated, and waiting for a real one proves nothing more.
+    # Files of tests are in memory: faults of a disk are simulated, and waiting for a real one proves nothing more.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 _SESSION: pytest.StashKey[Path] = pytest.StashKey()
 _OWNED: pytest.StashKey[int] = pytest.StashKey()
@@ -54,6 +55,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         PostgresServer(Path(note.read_text())).close()
     os.close(config.stash[_OWNED])
     shutil.rmtree(session, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Fail a test that leaves the process in another working directory: later tests start programs in it."""
+    yield
+    if Path.cwd() != ROOT:
+        os.chdir(ROOT)
+        pytest.fail("the test changed the working directory: use contextlib.chdir or monkeypatch.chdir")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -161,13 +162,8 @@ def test_tenants_share_nothing(small: World, tree: Path) -> None:
 
 def test_special_files_are_reported(world: World, tree: Path) -> None:
     os.mkfifo(tree / "pipe")
-    with socket.socket(socket.AF_UNIX) as bound:
-        here = os.getcwd()
-        os.chdir(tree)  # the address of a socket is short
-        try:
-            bound.bind("socket")
-        finally:
-            os.chdir(here)
+    with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(tree):  # the name of a socket must be short
+        bound.bind("socket")
     captured = world.capture(tree)
     assert sorted((skipped.path, skipped.reason) for skipped in captured.skipped) == [
         ("pipe", "a pipe"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -167,10 +168,8 @@ def test_special_files_are_replaced_by_wanted_paths(acme: TenantHandle, root: Pa
     (root / "file").unlink()
     os.mkfifo(root / "file")
     (root / "folder").rmdir()
-    with socket.socket(socket.AF_UNIX) as made:
-        os.chdir(root)  # the name of a socket must be short
+    with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(root):  # the name of a socket must be short
         made.bind("folder")
-        os.chdir("/")
     acme.workspaces.restore(snapshot.id, root, replace=True)
     assert fingerprint(root, times=False) == before
 
