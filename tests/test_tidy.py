@@ -47,6 +47,15 @@ def test_every_module_is_used() -> None:
     expect_none(tidy.unused_modules(SOURCES, OTHERS))
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    expect_none(tidy.names_of_two_classes(SOURCES))
+
+
+def test_second_class_of_a_name_is_caught() -> None:
+    one, other = Source(f"{PACKAGE}/one.py", "class Plan: pass"), Source(f"{PACKAGE}/other.py", "class Plan: pass")
+    assert [line.split(":")[0] for line in tidy.names_of_two_classes([one, other])] == [other.path]
+
+
 def test_sql_names_no_table_of_a_layer_above() -> None:
     expect_none(tidy.tables_of_layers_above(tidy.store_layers()))
 

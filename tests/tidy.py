@@ -437,6 +437,18 @@ def tables_of_layers_above(layers: list[list[str]]) -> Iterator[str]:
                 yield f"{path} names {table}, a table of {owner}: {owner} is not below {room}"
 
 
+def names_of_two_classes(sources: Iterable[Source]) -> Iterator[str]:
+    """Public classes of the package that share a name."""
+    places: dict[str, list[str]] = {}
+    for source in sources:
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(source.path)
+    for name, paths in sorted(places.items()):
+        if len(paths) > 1:
+            yield f"{paths[1]}: {paths[0]} has a class {name!r} too: name each after what it is"
+
+
 def tracked_files() -> list[Path]:
     """The files of the repository; without git, what looks like them."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from holdfast.testing.sim import Violation
 from holdfast.testing.sim.call_log import CallLog, MessageAttempt
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, StepRow
 from holdfast.testing.sim.promises import Promises
-from holdfast.testing.sim.recorder import Outcome, StoreCall, record_stores
+from holdfast.testing.sim.recorder import Outcome, RecordedCall, record_stores
 
 RUN, SESSION = "run", "session"
 KEY, LOG = ("acme", RUN), ("acme", SESSION)
@@ -48,11 +48,11 @@ def rows() -> Rows:
 
 def answered(
     method: str, result: Any, *, tenant: str = "acme", process: str = "p", now_us: int = 0, **given: Any
-) -> StoreCall:
-    return StoreCall(1, process, 1, tenant, method, given, "answered", result, now_us=now_us)
+) -> RecordedCall:
+    return RecordedCall(1, process, 1, tenant, method, given, "answered", result, now_us=now_us)
 
 
-def settle(*calls: StoreCall) -> None:
+def settle(*calls: RecordedCall) -> None:
     """What the checks say of these answers, one after the other, given the rows."""
     promises = Promises()
     promises.rows = rows()
@@ -74,7 +74,7 @@ def stepped(*places: int) -> SimpleNamespace:
     return SimpleNamespace(messages=[SimpleNamespace(seq=place) for place in places])
 
 
-def step_call(result: Any, **given: Any) -> StoreCall:
+def step_call(result: Any, **given: Any) -> RecordedCall:
     return answered("runs.step", result, **{"run_id": RUN, "epoch": 2, "iteration": 1, "state": {"n": 1}, **given})
 
 
@@ -88,7 +88,7 @@ def message(seq: int, id: str, said: str = "") -> SimpleNamespace:
 
 STEP = SimpleNamespace(iteration=1, epoch=2, state={"n": 1})
 HELPER = SimpleNamespace(id="helper", version=3)
-TRUE: dict[str, StoreCall] = {
+TRUE: dict[str, RecordedCall] = {
     "a run that is there": answered("runs.start", run()),
     "a step that is there": step_call(stepped(2)),
     "a step without messages": step_call(stepped()),
@@ -118,7 +118,7 @@ def test_an_answer_that_is_true_is_let_through(name: str) -> None:
     settle(TRUE[name])
 
 
-FALSE: dict[str, tuple[StoreCall, str]] = {
+FALSE: dict[str, tuple[RecordedCall, str]] = {
     "a run that is not there": (answered("runs.start", run("other")), "was started, and is not there"),
     "a run of another tenant": (answered("runs.start", run(), tenant="zenith"), "was started, and is not there"),
     "a step that is not there": (step_call(stepped(), iteration=2), "step 2 .* was acknowledged, and is not there"),
@@ -187,7 +187,7 @@ def test_an_answer_that_failed_or_was_lost_is_not_looked_at() -> None:
     outcomes: tuple[Outcome, ...] = ("failed", "lost", "open")
     for outcome in outcomes:
         call, _ = FALSE["a run that is not there"]
-        settle(StoreCall(1, "p", 1, "acme", call.method, {}, outcome, call.result))
+        settle(RecordedCall(1, "p", 1, "acme", call.method, {}, outcome, call.result))
 
 
 def test_one_epoch_is_given_to_one_call_only() -> None:
@@ -273,14 +273,14 @@ def test_intents_of_one_run_add_up_and_tenants_are_kept_apart() -> None:
 
 class Listening:
     def __init__(self) -> None:
-        self.told: list[StoreCall] = []
-        self.ended: list[StoreCall] = []
+        self.told: list[RecordedCall] = []
+        self.ended: list[RecordedCall] = []
 
-    def begin(self, tenant: str, method: str, arguments: Any) -> StoreCall:
-        self.told.append(StoreCall(len(self.told), "p", 1, tenant, method, dict(arguments)))
+    def begin(self, tenant: str, method: str, arguments: Any) -> RecordedCall:
+        self.told.append(RecordedCall(len(self.told), "p", 1, tenant, method, dict(arguments)))
         return self.told[-1]
 
-    def end(self, call: StoreCall) -> None:
+    def end(self, call: RecordedCall) -> None:
         self.ended.append(call)
 
 

@@ -13,7 +13,7 @@ from holdfast.testing.sim.call_log import CallLog
 from holdfast.testing.sim.changes import check_change, check_list_result
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, SessionRow, StepRow
 from holdfast.testing.sim.promises import Promises
-from holdfast.testing.sim.recorder import StoreCall, short
+from holdfast.testing.sim.recorder import RecordedCall, short
 
 RUN, SESSION = "run", "session"
 KEY, LOG = ("acme", RUN), ("acme", SESSION)
@@ -36,8 +36,8 @@ def rows() -> Rows:
     return made
 
 
-def call(method: str, **arguments: Any) -> StoreCall:
-    return StoreCall(1, "process", 1, "acme", method, arguments)
+def call(method: str, **arguments: Any) -> RecordedCall:
+    return RecordedCall(1, "process", 1, "acme", method, arguments)
 
 
 def attempts() -> CallLog:

@@ -78,7 +78,7 @@ def _until(deadline_s: float, exchange: Generator[Any, Any, T]) -> Generator[Any
             raise _Expired
 
 
-class PooledConnection(PsycopgConnection):
+class PooledPsycopgConnection(PsycopgConnection):
     """A connection from the pool."""
 
     raw: DeadlineConnection
@@ -205,11 +205,11 @@ class PostgresEngine:
         raise final_error(last)
 
     @contextmanager
-    def _connection(self) -> Iterator[PooledConnection]:
+    def _connection(self) -> Iterator[PooledPsycopgConnection]:
         """Lend a connection from the pool. A connection that was interrupted during an exchange is closed."""
         raw = self._take_healthy()
         try:
-            connection = PooledConnection(raw)
+            connection = PooledPsycopgConnection(raw)
             connection.distributed = bool(self.distributed)
             yield connection
         except ConnectionLost as error:

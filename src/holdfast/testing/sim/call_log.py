@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ...core import text
 from .observer import Key, MessageRow, StepRow
-from .recorder import StoreCall
+from .recorder import RecordedCall
 
 
 class MessageAttempt(Struct, frozen=True):
@@ -65,7 +65,7 @@ class CallLog:
         self.loose: set[str] = set()
         """Tenants whose logs are changed by calls that are not tracked here, such as compactions."""
 
-    def add(self, call: StoreCall) -> None:
+    def add(self, call: RecordedCall) -> None:
         """Record a call that is about to be made."""
         handler = _HANDLERS.get(call.method)
         if handler is not None:
@@ -73,7 +73,7 @@ class CallLog:
         elif call.method.partition(".")[0] in ("messages", "branches", "compactions", "sessions") and not call.reads:
             self.loose.add(call.tenant)
 
-    def step(self, call: StoreCall) -> None:
+    def step(self, call: RecordedCall) -> None:
         arguments = call.arguments
         usage = arguments.get("usage")
         attempt = StepAttempt(
@@ -90,29 +90,29 @@ class CallLog:
         )
         self.steps.setdefault((call.tenant, arguments["run_id"]), []).append(attempt)
 
-    def intent(self, call: StoreCall) -> None:
+    def intent(self, call: RecordedCall) -> None:
         ids = {tool_call.id for tool_call in call.arguments["calls"]}
         self.intents.setdefault((call.tenant, call.arguments["run_id"]), set()).update(ids)
 
-    def decision(self, call: StoreCall) -> None:
+    def decision(self, call: RecordedCall) -> None:
         self.decided.add((call.tenant, call.arguments["run_id"], call.arguments["id"]))
 
-    def resume(self, call: StoreCall) -> None:
+    def resume(self, call: RecordedCall) -> None:
         self.resumed.add((call.tenant, call.arguments["run_id"]))
 
-    def append(self, call: StoreCall) -> None:
+    def append(self, call: RecordedCall) -> None:
         arguments = call.arguments
         attempt = MessageAttempt(arguments.get("id"), arguments.get("role"), arguments["content"])
         self.messages.setdefault((call.tenant, arguments["session_id"]), []).append(attempt)
 
-    def append_many(self, call: StoreCall) -> None:
+    def append_many(self, call: RecordedCall) -> None:
         attempts = [_message(message) for message in call.arguments["messages"]]
         self.messages.setdefault((call.tenant, call.arguments["session_id"]), []).extend(attempts)
 
-    def delete_agent(self, call: StoreCall) -> None:
+    def delete_agent(self, call: RecordedCall) -> None:
         self.deleted_agents.add((call.tenant, call.arguments["key"][0]))
 
-    def nothing(self, call: StoreCall) -> None:
+    def nothing(self, call: RecordedCall) -> None:
         """Ignore a call that changes no log."""
 
 

@@ -21,7 +21,7 @@ from ...stores.wiring import SESSION_DEPENDENTS
 from ...tenant_handles import AsyncTenantHandle
 from .engine import SimulatedEngine, Suspension
 from .machine import Machine, ProcessDisk, ProcessFile
-from .recorder import ProcessDied, StoreCall, record_stores
+from .recorder import ProcessDied, RecordedCall, record_stores
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -213,11 +213,11 @@ class Process:
 
     # Called by recorded stores
 
-    def begin(self, tenant: str, method: str, arguments: Mapping[str, Any]) -> StoreCall:
+    def begin(self, tenant: str, method: str, arguments: Mapping[str, Any]) -> RecordedCall:
         """Report that a call is about to be made."""
         return self._simulation.call_begins(self, tenant, method, arguments)
 
-    def end(self, call: StoreCall) -> None:
+    def end(self, call: RecordedCall) -> None:
         """Report that a call has ended."""
         self._simulation.call_ends(self, call)
 

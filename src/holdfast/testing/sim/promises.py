@@ -16,7 +16,7 @@ from ...core import text
 from .call_log import CallLog
 from .changes import DONE, check_change, check_list_result
 from .observer import Key, Rows
-from .recorder import StoreCall
+from .recorder import RecordedCall
 from .violation import Violation
 
 PerformedCall = tuple[str, str, str]
@@ -31,12 +31,12 @@ class Promises:
         self.attempts = CallLog()
         self.holders: dict[tuple[str, str, int], str] = {}
         self.performed: dict[PerformedCall, list[Any]] = {}
-        self._unchecked: list[StoreCall] = []
-        self._opened: dict[int, StoreCall] = {}
+        self._unchecked: list[RecordedCall] = []
+        self._opened: dict[int, RecordedCall] = {}
 
     # Events
 
-    def begin(self, call: StoreCall) -> None:
+    def begin(self, call: RecordedCall) -> None:
         """Record that a call is about to be made."""
         self.attempts.add(call)
         self._opened[call.number] = call
@@ -46,7 +46,7 @@ class Promises:
         elif run is not None:
             call.seen = self.rows.runs.get((call.tenant, run)), self._done_calls((call.tenant, run))
 
-    def end(self, call: StoreCall) -> None:
+    def end(self, call: RecordedCall) -> None:
         """Record that a call was answered or has failed. The answer is checked once the committed state was observed."""
         self._opened.pop(call.number, None)
         if call.outcome == "answered":
@@ -109,7 +109,7 @@ class Promises:
             if check is not None:
                 check(self, call)
 
-    def _check_pause(self, call: StoreCall) -> None:
+    def _check_pause(self, call: RecordedCall) -> None:
         """Check that a paused run is not claimed before its pause ends, by the claiming process's clock."""
         if call.method not in ("leases.claim", "run_queue.claim") or call.result is None:
             return
@@ -132,11 +132,11 @@ class Promises:
     def _done_calls(self, key: Key) -> frozenset[str]:
         return frozenset(id for id, call in self.rows.calls.get(key, {}).items() if call.status in DONE)
 
-    def _started(self, call: StoreCall) -> None:
+    def _started(self, call: RecordedCall) -> None:
         if (call.tenant, call.result.id) not in self.rows.runs:
             raise Violation(f"run {call.result.id} was started, and is not there")
 
-    def _stepped(self, call: StoreCall) -> None:
+    def _stepped(self, call: RecordedCall) -> None:
         key, iteration = (call.tenant, call.arguments["run_id"]), call.arguments["iteration"]
         steps = self.rows.steps.get(key, [])
         if len(steps) < iteration or steps[iteration - 1].epoch != call.arguments["epoch"]:
@@ -149,26 +149,26 @@ class Promises:
         if (call.arguments.get("stop_reason") is not None) > (self.rows.runs[key].status == "completed"):
             raise Violation(f"run {key[1]} was finished with step {iteration}, and is {self.rows.runs[key].status}")
 
-    def _intended(self, call: StoreCall) -> None:
+    def _intended(self, call: RecordedCall) -> None:
         rows = self.rows.calls.get((call.tenant, call.arguments["run_id"]), {})
         for tool_call in call.arguments["calls"]:
             if tool_call.id not in rows:
                 raise Violation(f"call {tool_call.id} of run {call.arguments['run_id']} was recorded, and is not there")
 
-    def _finished(self, call: StoreCall) -> None:
+    def _finished(self, call: RecordedCall) -> None:
         run = self.rows.runs[(call.tenant, call.arguments["run_id"])]
         if run.status != "completed":
             raise Violation(f"run {run.id} was finished, and is {run.status}")
 
-    def _claimed(self, call: StoreCall) -> None:
+    def _claimed(self, call: RecordedCall) -> None:
         if call.result is not None:
             self._held(call, call.tenant, call.result)
 
-    def _claimed_of_any(self, call: StoreCall) -> None:
+    def _claimed_of_any(self, call: RecordedCall) -> None:
         if call.result is not None:
             self._held(call, call.result.tenant, call.result.run)
 
-    def _held(self, call: StoreCall, tenant: str, run: Any) -> None:
+    def _held(self, call: RecordedCall, tenant: str, run: Any) -> None:
         holder = f"{call.process} in its life {call.incarnation}, call {call.number}"
         before = self.holders.setdefault((tenant, run.id, run.epoch), holder)
         if before != holder:
@@ -177,7 +177,7 @@ class Promises:
         if row is None or row.epoch < run.epoch:
             raise Violation(f"run {run.id} was claimed with epoch {run.epoch}, and is {row}")
 
-    def _loaded(self, call: StoreCall) -> None:
+    def _loaded(self, call: RecordedCall) -> None:
         run, step = call.result.run, call.result.step
         before = call.seen[0]
         if before is not None and (run.epoch, run.iteration) < (before.epoch, before.iteration):
@@ -189,7 +189,7 @@ class Promises:
             if (row.epoch, text.load(row.state)) != (step.epoch, step.state):
                 raise Violation(f"step {step.iteration} of run {run.id} was loaded as another one")
 
-    def _offered(self, call: StoreCall) -> None:
+    def _offered(self, call: RecordedCall) -> None:
         before, finished = call.seen
         for pending in call.result:
             tool_call = pending.call
@@ -199,13 +199,13 @@ class Promises:
             if pending.action == "run" and stale and tool_call.status == "begun" and tool_call.safety != "idempotent":
                 raise Violation(f"call {tool_call.id} is {tool_call.safety}, was begun, and is to be made again")
 
-    def _listed(self, call: StoreCall) -> None:
+    def _listed(self, call: RecordedCall) -> None:
         if [*call.arguments] != ["session_id"]:
             return  # only a part of the log
         log = self.rows.messages.get((call.tenant, call.arguments["session_id"]), [])
         check_list_result(log, [(message.seq, message.id, message.content) for message in call.result], call.seen)
 
-    def _appended(self, call: StoreCall) -> None:
+    def _appended(self, call: RecordedCall) -> None:
         messages = call.result if isinstance(call.result, list) else [call.result]
         log = self.rows.messages.get((call.tenant, call.arguments["session_id"]), [])
         for message in messages:
@@ -214,13 +214,13 @@ class Promises:
             if len(log) < message.seq or log[message.seq - 1].id != message.id:
                 raise Violation(f"message {message.id} was appended as {message.seq}, and is not there")
 
-    def _agent(self, call: StoreCall) -> None:
+    def _agent(self, call: RecordedCall) -> None:
         key = (call.tenant, call.result.id)
         row = self.rows.agents.get(key)
         if key not in self.attempts.deleted_agents and (row is None or row[1] < call.result.version):
             raise Violation(f"agent {key[1]} was at version {call.result.version}, and is {row}")
 
-    def _agent_listed(self, call: StoreCall) -> None:
+    def _agent_listed(self, call: RecordedCall) -> None:
         if not call.arguments:
             ids = [agent.id for agent in call.result]
             if ids != sorted(ids):

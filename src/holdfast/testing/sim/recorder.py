@@ -25,7 +25,7 @@ class ProcessDied(BaseException):
     """The process of this coroutine is dead. Do not catch this exception."""
 
 
-class StoreCall(Struct, eq=False):
+class RecordedCall(Struct, eq=False):
     """One call of a store's method. ``outcome`` is ``lost`` if its process died before it got the answer."""
 
     number: int
@@ -55,10 +55,10 @@ class StoreCall(Struct, eq=False):
 class CallListener(Protocol):
     """Receives the calls of recorded stores."""
 
-    def begin(self, tenant: str, method: str, arguments: Mapping[str, Any]) -> StoreCall:
+    def begin(self, tenant: str, method: str, arguments: Mapping[str, Any]) -> RecordedCall:
         """Handle a call that is about to be made; may raise ``ProcessDied``."""
 
-    def end(self, call: StoreCall) -> None:
+    def end(self, call: RecordedCall) -> None:
         """Handle a call that was answered or has failed; may raise ``ProcessDied``."""
 
 

@@ -27,7 +27,7 @@ from .machine import START_US, Machine
 from .observer import Observer
 from .process import Main, Options, Process, Task
 from .promises import PerformedCall, Promises
-from .recorder import ProcessDied, StoreCall
+from .recorder import ProcessDied, RecordedCall
 from .scenario import Scenario
 from .violation import Violation
 
@@ -322,18 +322,18 @@ class Simulation:
 
     # Called by processes
 
-    def call_begins(self, process: Process, tenant: str, method: str, arguments: Mapping[str, Any]) -> StoreCall:
+    def call_begins(self, process: Process, tenant: str, method: str, arguments: Mapping[str, Any]) -> RecordedCall:
         """Handle a process that is about to call a store."""
         process.check_alive()
         self._calls += 1
-        call = StoreCall(self._calls, process.name, process.incarnation, tenant, method, dict(arguments))
+        call = RecordedCall(self._calls, process.name, process.incarnation, tenant, method, dict(arguments))
         if not call.reads:
             self.say(f"{process.name} calls {call}")
             self._crash(process, "call", method)
         self.promises.begin(call)
         return call
 
-    def call_ends(self, process: Process, call: StoreCall) -> None:
+    def call_ends(self, process: Process, call: RecordedCall) -> None:
         """Handle a call that was answered or has failed; the process gets the outcome unless it is dead."""
         process.check_alive()
         call.now_us = process.clock.now_us()
