@@ -1,7 +1,7 @@
 """General feedback: users' opinions of an agent's work that are not about a stored message.
 
 Feedback on a message is stored with its message (``feedback``). General feedback is independent of messages; it may carry a
-``message_number`` of the caller's that says what it is about.
+``message_number`` that the caller chose, to refer to a message.
 """
 
 from __future__ import annotations
