@@ -8,6 +8,9 @@ from .engines.postgres.options import PoolOptions
 from .handles import AsyncHoldfast, Holdfast
 from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
+from .stores.agents.agents import AgentChange, NewAgent
+from .stores.agents.blocks import NewBlock
+from .stores.channels.channel_instances import ChannelInstanceChange, NewChannelInstance
 from .stores.conversation.compaction.policy import CompactionPolicy
 from .stores.conversation.compaction.strategies import Strategy, Summarizer
 from .stores.conversation.general_feedback import GeneralFeedbackChange, NewGeneralFeedback
@@ -22,10 +25,7 @@ from .stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from .stores.execution.runs.step_log import Usage
 from .stores.memory.agent_memories import NewAgentMemory
 from .stores.memory.new_crew_memories import NewCrewMemory
-from .stores.registry.agents import AgentChange, NewAgent
-from .stores.registry.blocks import NewBlock
-from .stores.registry.channel_instances import ChannelInstanceChange, NewChannelInstance
-from .stores.registry.tool_servers import NewServerTool, NewToolServer, ToolServerChange
+from .stores.tools.tool_servers import NewServerTool, NewToolServer, ToolServerChange
 from .stores.workspace.retention_rules import RetentionPolicy
 from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.ignore_rules import DEFAULT_IGNORE

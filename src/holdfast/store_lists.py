@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
 
 from .engines.protocol import Engine
+from .stores.agents.agents import Agents, AsyncAgents
+from .stores.agents.blocks import AsyncBlocks, Blocks
+from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -33,10 +36,7 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.registry.agents import Agents, AsyncAgents
-from .stores.registry.blocks import AsyncBlocks, Blocks
-from .stores.registry.channel_instances import AsyncChannelInstances, ChannelInstances
-from .stores.registry.tool_servers import AsyncToolServers, ToolServers
+from .stores.tools.tool_servers import AsyncToolServers, ToolServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces

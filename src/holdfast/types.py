@@ -1,6 +1,9 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agents import Agent, Agents, AsyncAgents
+from .stores.agents.blocks import AsyncBlocks, Block, Blocks
+from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -53,10 +56,7 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.registry.agents import Agent, Agents, AsyncAgents
-from .stores.registry.blocks import AsyncBlocks, Block, Blocks
-from .stores.registry.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
-from .stores.registry.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
+from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.core.queries import Query
 from holdfast.limits import Limits
+from holdfast.stores.agents import agents, blocks
 from holdfast.stores.execution.runs import leases, ledger, runs, step_log, tool_calls
 from holdfast.stores.execution.runs import states as run_states
-from holdfast.stores.registry import agents, blocks
 from tests.contract.cases import can, cases, play
 from tests.contract.legs import MEMORY_LACKS, MemoryPlace, OwnLeg
 

@@ -16,9 +16,9 @@ from holdfast.drivers.apsw import ApswConnection
 from holdfast.drivers.psycopg import PsycopgConnection
 from holdfast.engines.dialect import Dialect
 from holdfast.schema import migrate_up
+from holdfast.stores.agents import agents, blocks
 from holdfast.stores.execution.runs import ledger, step_log
 from holdfast.stores.execution.runs import states as run_states
-from holdfast.stores.registry import agents, blocks
 from holdfast.types import Run
 
 RUNS, QUEUE, STEPS, CALLS = run_states.queries, run_states.queue, step_log.queries, ledger.queries

@@ -8,12 +8,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.clock import from_us
+from holdfast.stores.agents.agents import Agent
+from holdfast.stores.agents.blocks import NewBlock
 from holdfast.stores.conversation.new_entries import NewMessage
 from holdfast.stores.execution.runs.ledger import NewToolCall, PendingCall, Safety, ToolOutcome
 from holdfast.stores.execution.runs.states import Run, Status
 from holdfast.stores.execution.runs.step_log import Usage
-from holdfast.stores.registry.agents import Agent
-from holdfast.stores.registry.blocks import NewBlock
 from tests.workloads.workloads import Arguments, World, maker
 
 TTL_MS = 90_000

@@ -9,7 +9,7 @@ from holdfast.stores.workspace.snapshot_rows import Snapshot
 from tests.workloads.workloads import Arguments, World, maker
 
 _PACKAGE = Path(holdfast.__file__).parent
-TREES = ("erasure", "stores/registry", "adapters/a2a")
+TREES = ("erasure", "stores/agents", "adapters/a2a")
 
 
 @maker("workspaces.capture", before="runs.start")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.filters import column
 from holdfast.errors import NotFound
-from holdfast.stores.registry.agents import NewAgent
+from holdfast.stores.agents.agents import NewAgent
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises
 

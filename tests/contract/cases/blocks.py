@@ -10,7 +10,7 @@ from holdfast import NewAgent
 from holdfast.clock import from_us
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from holdfast.limits import Limits
-from holdfast.stores.registry.blocks import Block, NewBlock
+from holdfast.stores.agents.blocks import Block, NewBlock
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, raises

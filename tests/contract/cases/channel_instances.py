@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.crypto import Secret
-from holdfast.stores.registry.channel_instances import ChannelInstanceChange, NewChannelInstance
+from holdfast.stores.channels.channel_instances import ChannelInstanceChange, NewChannelInstance
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World
 

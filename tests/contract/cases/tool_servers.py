@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.clock import from_us
 from holdfast.errors import InvalidInput, LimitExceeded
 from holdfast.limits import Limits
-from holdfast.stores.registry.tool_servers import NewServerTool, NewToolServer, ToolServerChange
+from holdfast.stores.tools.tool_servers import NewServerTool, NewToolServer, ToolServerChange
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
 from tests.contract.cases.world import World, raises

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast import Holdfast, Limits, NewAgent, TenantHandle
 from holdfast.clock import FixedClock
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded, NotFound
-from holdfast.stores.registry.blocks import Block, NewBlock
+from holdfast.stores.agents.blocks import Block, NewBlock
 from tests.errors import raises
 
 CLOCK = FixedClock()
