@@ -61,11 +61,17 @@ class _AnyTenantHandle(TenantStores):
         channel: str | None = None,
         chat: str | None = None,
         peer_kind: PeerKind | None = None,
+        api_key: str | None = None,
+        address: str | None = None,
+        workspace: str | None = None,
+        sandbox_key: str | None = None,
+        async_callback: Any = None,
     ) -> ActingBlock:
         """Set the actor of a ``with`` or ``async with`` block, for this tenant, the current task and the tasks that it starts.
 
-        Rows that are created in the block without a user or an agent get these. Queries are not filtered by them. Blocks nest:
-        the inner one overrides only the values that it sets.
+        Rows that are created in the block without a user or an agent get these, and the activity log names them. Queries are
+        not filtered by them. Blocks nest: the inner one overrides only the values that it sets. ``workspace``,
+        ``sandbox_key`` and ``async_callback`` are for your tools, which read them with ``acting_now()``.
 
         Raises:
             InvalidInput: a value is not a valid name, or not a valid ``agent_type`` or ``peer_kind``.
@@ -79,6 +85,11 @@ class _AnyTenantHandle(TenantStores):
             channel=channel,
             chat=chat,
             peer_kind=peer_kind,
+            api_key=api_key,
+            address=address,
+            workspace=workspace,
+            sandbox_key=sandbox_key,
+            async_callback=async_callback,
         )
 
     def acting_now(self) -> ActorContext:

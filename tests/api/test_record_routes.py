@@ -14,7 +14,7 @@ from holdfast.api.operations import Operation
 from holdfast.api.resources import OPERATIONS
 from holdfast.encryption import mask_secret
 from tests.api.v1 import V1Client, open_here
-from tests.contract.cases.record_samples import Samples, given, record_stores
+from tests.contract.cases.record_samples import Samples, create_referenced, given, record_stores
 
 T = "/v1/tenants/{tenant}"
 
@@ -38,6 +38,7 @@ class Client:
 
     def __init__(self, v1: V1Client, store: str) -> None:
         self.v1, self.samples, self._routes = v1.another(), Samples(record_stores()[store]), routes(store)
+        self.v1.run(create_referenced(self.v1.server.holdfast.tenant(self.v1.name), self.samples.kind))
         self.is_soft, self.has_version = self.samples.is_soft, self.samples.has_version
 
     def ask(self, method: str, record: Any = None, body: Any = None, status: int | None = None, **how: Any) -> Any:

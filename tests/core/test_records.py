@@ -196,7 +196,7 @@ def kit_of(holdfast: Holdfast, clock: FixedClock, name: str, limits: Limits) -> 
     kind, face = STORES[name]
     acme, zenith = (holdfast.tenant(value) for value in ("acme", "zenith"))
     mine, theirs = (Awaited(face(kind(value._engine, value._scope))) for value in (acme, zenith))
-    return Kit(kind, mine, theirs, clock, limits)
+    return Kit(kind, "acme", mine, theirs, clock, limits)
 
 
 def in_memory(name: str, limits: Limits | None = None) -> Generator[Kit]:

@@ -310,3 +310,11 @@ def test_size_counts_bytes(value: str) -> None:
 def test_unescaping_a_truncated_text_is_not_an_error() -> None:
     for value in ("\U0010f801", "\U0010f801\U0010f802", "a\U0010f801b", "\U0010f802\U0010f841"):
         assert isinstance(text.unescape(value), str)
+
+
+@given(any_text, st.integers(0, 40))
+def test_a_cut_text_is_the_longest_prefix_that_fits(value: str, most: int) -> None:
+    cut = text.cut(value, most)
+    assert value.startswith(cut)
+    assert text.size(text.escape(cut)) <= most
+    assert cut == value or text.size(text.escape(value[: len(cut) + 1])) > most

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from holdfast.core.records.fields import Limited
-from tests.contract.cases.record_samples import Samples, record_stores
+from tests.contract.cases.record_samples import Samples, record_stores, referenced_store
 from tests.workloads.workloads import Arguments, World, maker
 
 NUMBERS = 6
@@ -23,23 +25,33 @@ class RecordMakers:
             each for each in samples.declared.new_fields if each.marker(Limited) and each.marker(Limited).limit in LONG
         ]
         self._long = [each.name for each in long]
-        maker(f"{name}.create")(self.new)
-        maker(f"{name}.upsert")(self.new)
+        self._references = [(each.name, referenced_store(each)[0]) for each in samples.declared.references]
+        before = {"before": f"{self._references[0][1]}.create"} if self._references else {}
+        maker(f"{name}.create", **before)(self.new)
+        maker(f"{name}.upsert", **before)(self.new)
         maker(f"{name}.update", before=f"{name}.create")(self.update)
         maker(f"{name}.delete", before=f"{name}.create")(self.key)
         if samples.is_soft:
             maker(f"{name}.restore", before=f"{name}.create")(self.any_key)
 
-    def new(self, world: World) -> Arguments:
+    def new(self, world: World) -> Arguments | None:
         """Return arguments for create and upsert."""
-        texts = {each: world.text() or "text" for each in self._long}
-        return (self._samples.new(world.random.randrange(NUMBERS), **texts),), {}
+        values = {each: world.text() or "text" for each in self._long}
+        references = self._existing_references(world)
+        if references is None:
+            return None
+        return (self._samples.new(world.random.randrange(NUMBERS), **values, **references),), {}
 
     def update(self, world: World) -> Arguments | None:
         """Return arguments for update."""
         key = self._existing(world)
+        references = self._existing_references(world)
+        if key is None or references is None:
+            return None
         change = self._samples.change(world.random.randrange(NUMBERS))
-        return None if key is None else (key, {"change": change})
+        editable = {each.name for each in self._samples.declared.editable}
+        references = {name: value for name, value in references.items() if name in editable}
+        return key, {"change": structs.replace(change, **references)}
 
     def key(self, world: World) -> Arguments | None:
         """Return the key of an existing record."""
@@ -49,6 +61,16 @@ class RecordMakers:
     def any_key(self, world: World) -> Arguments:
         """Return the key of a record that may exist or be deleted."""
         return self._samples.key(self._samples.new(world.random.randrange(NUMBERS))), {}
+
+    def _existing_references(self, world: World) -> dict[str, Any] | None:
+        """Return values for the fields that refer to other records, or ``None`` if there is no record to refer to."""
+        values = {}
+        for field, store in self._references:
+            records = getattr(world.tenant, store).list()
+            if not records:
+                return None
+            values[field] = world.random.choice(records).id
+        return values
 
     def _existing(self, world: World) -> Any:
         rows = getattr(world.tenant, self._name).list()

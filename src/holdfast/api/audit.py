@@ -101,10 +101,12 @@ async def _record(holdfast: AsyncHoldfast, denial: Denial) -> None:
         await holdfast.tenant(denial.tenant or SERVER).activity.record(
             "access.denied",
             actor=denial.key_id or denial.address,
+            actor_type="api_key" if denial.key_id else "address",
             subject_kind="route",
             subject_id=f"{denial.method} {denial.path}"[:_PATH_CHARS],
             reason=denial.reason,
-            details={"address": denial.address, "key_id": denial.key_id},
+            details={"key_id": denial.key_id},
+            address=denial.address,
         )
     except HoldfastError as error:
         log.error("a refusal could not be recorded: %s", type(error).__name__)

@@ -92,7 +92,7 @@ class Handler:
                 arguments["body"] = await self._body(request)
             if self._is_read_only:
                 request.cancel_when_client_leaves()
-            result = await self._call(headers, arguments)
+            result = await self._call(headers, arguments, caller)
         return await self._response(result)
 
     def _slot(self, request: Request, caller: Caller | None) -> AbstractContextManager[None]:
@@ -101,14 +101,15 @@ class Handler:
             return nullcontext()
         return self._service.requests.take(request.path_params.get("tenant") or caller.tenant)
 
-    def _call(self, headers: Mapping[bytes, bytes], arguments: dict[str, Any]) -> Awaitable[Any]:
+    def _call(self, headers: Mapping[bytes, bytes], arguments: dict[str, Any], caller: Caller | None) -> Awaitable[Any]:
         user = headers.get(b"x-user-id")
-        if user is None or "tenant" not in arguments:
+        if "tenant" not in arguments or (user is None and self._is_read_only):
             return self._operation.function(self._service, **arguments)
-        return self._call_as(user.decode("utf-8", "replace"), arguments)
+        return self._call_as(None if user is None else user.decode("utf-8", "replace"), caller, arguments)
 
-    async def _call_as(self, user: str, arguments: dict[str, Any]) -> Any:
-        with self._service.tenant(arguments["tenant"]).acting(user=user):
+    async def _call_as(self, user: str | None, caller: Caller | None, arguments: dict[str, Any]) -> Any:
+        key, address = (caller.name, caller.address or None) if caller else (None, None)
+        with self._service.tenant(arguments["tenant"]).acting(user=user, api_key=key, address=address):
             return await self._operation.function(self._service, **arguments)
 
     async def _caller(self, request: Request) -> Caller | None:

@@ -31,7 +31,7 @@ PeerKind = Literal["direct", "group"]
 
 
 class ActorContext(Struct, frozen=True, kw_only=True):
-    """The user, agent, sender and channel of an action. A field that was not given is ``None``."""
+    """Who acts, and where. A field that was not given is ``None``."""
 
     user: str | None = None
     """The owner of the data; in a group chat, the group."""
@@ -42,6 +42,22 @@ class ActorContext(Struct, frozen=True, kw_only=True):
     channel: str | None = None
     chat: str | None = None
     peer_kind: PeerKind | None = None
+    api_key: str | None = None
+    """The name of the API key of an HTTP request."""
+    address: str | None = None
+    """The network address that a request came from."""
+    workspace: str | None = None
+    sandbox_key: str | None = None
+    """The sandbox in which tools run."""
+    async_callback: Any = None
+    """Called with the result of a tool that finishes later. Holdfast only carries it to the code inside the block."""
+
+    def actor(self) -> tuple[str, str]:
+        """Return the type and the name of the actor: user, agent or api_key; ``("system", "")`` if none is set."""
+        for kind, name in (("user", self.user), ("agent", self.agent), ("api_key", self.api_key)):
+            if name:
+                return kind, name
+        return "system", ""
 
 
 _NO_ACTOR = ActorContext()
@@ -77,7 +93,7 @@ class ActingBlock:
         InvalidInput: a value is not a valid name, or not one of the allowed values.
     """
 
-    def __init__(self, scope: Scope, **values: str | None) -> None:
+    def __init__(self, scope: Scope, **values: Any) -> None:
         self._shared, self._tenant = scope.shared, scope.tenant
         self._scope = scope
         self._named = {name: _checked(scope, name, value) for name, value in values.items() if value is not None}
@@ -113,7 +129,9 @@ def _without(frame: _Frame | None, block: ActingBlock) -> _Frame | None:
     return _Frame(frame.block, frame.acting, _without(frame.outer, block))
 
 
-def _checked(scope: Scope, name: str, value: str) -> str:
+def _checked(scope: Scope, name: str, value: Any) -> Any:
+    if name == "async_callback":
+        return value
     allowed = _KINDS.get(name)
     if allowed is None:
         scopes.name(value, name, scope.limits)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -130,6 +131,14 @@ def identical(one: Any, other: Any) -> bool:
 def size(stored: str) -> int:
     """Return the size of a stored text in bytes."""
     return len(stored) if stored.isascii() else len(stored.encode())
+
+
+def cut(value: str, max_bytes: int) -> str:
+    """Return the longest prefix of a text that fits into this many bytes when it is stored. Characters are never split."""
+    if len(value) * 4 <= max_bytes:
+        return value
+    lengths = range(1, min(len(value), max_bytes) + 1)
+    return value[: bisect_right(lengths, max_bytes, key=lambda length: size(escape(value[:length])))]
 
 
 def load_many(texts: Sequence[str]) -> list[Any]:

@@ -4,6 +4,8 @@
 CREATE TABLE activity (
     tenant_id    {text} NOT NULL,
     id           {id}   NOT NULL,
+    -- user, agent, api_key or system.
+    actor_type   {text} NOT NULL DEFAULT 'system',
     -- Empty for a worker or a policy.
     actor        {text} NOT NULL DEFAULT '',
     action       {text} NOT NULL CHECK (action <> ''),
@@ -11,6 +13,8 @@ CREATE TABLE activity (
     subject_id   {text} NOT NULL DEFAULT '',
     reason       {text} NOT NULL DEFAULT '',
     details      {json} NOT NULL DEFAULT '{}',
+    -- The network address of the actor, for an HTTP request.
+    address      {text} NOT NULL DEFAULT '',
     created_at   {time} NOT NULL,
     PRIMARY KEY (tenant_id, id)
 ) {strict};

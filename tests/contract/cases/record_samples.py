@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, structs
 
 from holdfast.core.crypto import Secret
 from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
-from holdfast.core.records.fields import Field, Limited, Names, Natural, Tags, choices
+from holdfast.core.records.fields import Field, Limited, Names, Natural, References, Tags, choices
 from holdfast.handles import Holdfast
 from tests.contract.cases.world import uuid_of
 
@@ -38,7 +38,7 @@ class Samples:
         self.texts = [
             new_field
             for new_field in self.declared.new_fields
-            if new_field.marker(Limited) and new_field.kind == "text"
+            if new_field.marker(Limited) and new_field.kind == "text" and not new_field.marker(References)
         ]
 
     def new(self, number: int = 1, **values: Any) -> Any:
@@ -84,8 +84,15 @@ def _part(kind: type[Struct], number: int) -> Struct:
     return kind(**{field.name: f"{field.name} {number}" for field in structs.fields(kind) if field.required})
 
 
+REFERENCED = 3
+"""The number of records that the references of samples name."""
+
+
 def value_of(field: Field, number: int) -> Any:
-    """Return a value for a field."""
+    """Return a value for a field. ``create_referenced`` creates the records that references name."""
+    if field.marker(References):
+        _, target = referenced_store(field)
+        return value_of(target.declared.key[0], number % REFERENCED)
     if field.marker(Names) or field.marker(Tags):
         return [f"{field.name} {number}", "shared"]
     if field.kind == "plain":
@@ -102,6 +109,21 @@ def value_of(field: Field, number: int) -> Any:
         "json": {"number": number, "text": f"{field.name} {number}"},
     }
     return created[field.kind]
+
+
+def referenced_store(field: Field) -> tuple[str, type[Store]]:
+    """Return the name and the class of the store whose records a field refers to."""
+    table = field.marker(References).table
+    return next((name, store) for name, store in record_stores().items() if store.table == table)
+
+
+async def create_referenced(tenant: Any, kind: type[Store]) -> None:
+    """Create the records that samples of a store refer to."""
+    for field in kind.declared.references:
+        name, target = referenced_store(field)
+        await create_referenced(tenant, target)
+        for number in range(REFERENCED):
+            await getattr(tenant, name).upsert(Samples(target).new(number))
 
 
 def _is_object(field: Field) -> bool:

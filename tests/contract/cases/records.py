@@ -7,10 +7,11 @@ from functools import partial
 
 from holdfast.errors import Conflict, NotFound
 from holdfast.limits import Limits
+from holdfast.stores.objects.activity import Audited
 from tests.contract.cases.record_promises import PROMISES, Kit, values_over_a_limit_or_of_another_type_are_rejected
-from tests.contract.cases.record_samples import Samples, record_stores
+from tests.contract.cases.record_samples import Samples, create_referenced, record_stores
 from tests.contract.cases.suite import contract
-from tests.contract.cases.world import World
+from tests.contract.cases.world import World, raises, uuid_of
 
 SMALL = Limits(
     name_bytes=60, key_bytes=60, text_bytes=60, system_bytes=60, url_bytes=60, display_bytes=60, metadata_bytes=90,
@@ -38,41 +39,93 @@ async def _one_of_several_wins(world: World, kit: Kit) -> None:
     assert Counter(type(item) for item in removed) == {type(None): 1, NotFound: 3}, removed
 
 
-def _kits(world: World, promise: str) -> list[Kit]:
-    """Yield a kit for each store; each promise gets its own tenants."""
-    return [
-        Kit(
-            kind,
-            getattr(world.tenant(promise), name),
-            getattr(world.tenant(f"{promise}, other"), name),
-            world.clock,
-            world.limits,
-        )
-        for name, kind in record_stores().items()
-    ]
+async def _kits(world: World, promise: str) -> list[Kit]:
+    """Return a kit for each store; each promise and store has its own tenants, with the records that samples refer to."""
+    kits = []
+    for name, kind in record_stores().items():
+        tenants = [world.tenant(f"{promise} {name}"), world.tenant(f"{promise} {name}, other")]
+        for tenant in tenants:
+            await create_referenced(tenant, kind)
+        store, other = [getattr(tenant, name) for tenant in tenants]
+        kits.append(Kit(kind, f"{promise} {name}", store, other, world.clock, world.limits))
+    return kits
 
 
 @contract()
 async def every_record_store_keeps_every_promise(world: World) -> None:
     for promise in PROMISES:
-        for kit in _kits(world, promise.__name__):
+        for kit in await _kits(world, promise.__name__):
             await promise(kit)
 
 
 @contract(limits=SMALL)
 async def every_record_store_rejects_values_over_a_limit(world: World) -> None:
-    for kit in _kits(world, "limits"):
+    for kit in await _kits(world, "limits"):
         await values_over_a_limit_or_of_another_type_are_rejected(kit)
+
+
+@contract()
+async def a_reference_to_a_record_that_does_not_exist_is_refused(world: World) -> None:
+    for kit in await _kits(world, "references"):
+        for field in kit.declared.references:
+            missing = uuid_of("missing") if field.kind == "id" else "missing"
+            foreign = kit.samples.new(1, **{field.name: missing})
+            with raises(NotFound, key=missing):
+                await kit.store.create(foreign)
+            with raises(NotFound, key=missing):
+                await kit.store.upsert(foreign)
+            assert await kit.store.count() == 0
+            created = await kit.store.create(kit.samples.new())
+            if field in kit.declared.editable:
+                with raises(NotFound, key=missing):
+                    await kit.store.update(
+                        *kit.samples.key(created), change=kit.kind.change_type(**{field.name: missing})
+                    )
+                assert await kit.store.get(*kit.samples.key(created)) == created
+            await kit.store.delete(*kit.samples.key(created))
+
+
+@contract()
+async def every_change_of_an_audited_record_is_logged_with_its_actor(world: World) -> None:
+    audited = [kit for kit in await _kits(world, "audit") if issubclass(kit.kind, Audited)]
+    assert audited
+    for kit in audited:
+        acme = world.tenant(kit.tenant)
+        kind = kit.kind.noun.replace(" ", "_").lower()
+        before = {entry.id for entry in await acme.activity.list()}
+        with acme.acting(user="ada", api_key="key 0", address="10.0.0.1"):
+            created = await kit.store.create(kit.samples.new())
+            await kit.store.create(kit.samples.new())
+            key = kit.samples.key(created)
+            change = kit.samples.change()
+            await kit.store.update(*key, change=change)
+            await kit.store.update(*key, change=change)
+            await kit.store.delete(*key)
+            if kit.samples.is_soft:
+                await kit.store.restore(*key)
+                await kit.store.restore(*key)
+        entries = [entry for entry in reversed(await acme.activity.list()) if entry.id not in before]
+        assert {(entry.actor_type, entry.actor, entry.address) for entry in entries} == {("user", "ada", "10.0.0.1")}
+        assert {(entry.subject_kind, entry.subject_id) for entry in entries} == {(kind, "/".join(map(str, key)))}
+        actions = ["created", "changed", "deleted", *(["restored"] if kit.samples.is_soft else [])]
+        assert [entry.action for entry in entries] == [f"{kind}.{action}" for action in actions], kind
+        fields = {item.name for item in kit.samples.plain_editable()}
+        assert set(entries[1].details["fields"]) == fields
+        assert entries[1].details["api_key"] == "key 0"
+        with raises(NotFound):
+            await kit.store.delete(*kit.samples.key(kit.samples.new(7)))
+        assert await acme.activity.count() == len(before) + len(entries), "a refused call logs nothing"
 
 
 @contract("concurrency")
 async def one_of_several_concurrent_changes_wins(world: World) -> None:
-    for kit in _kits(world, "races"):
+    for kit in await _kits(world, "races"):
         await _one_of_several_wins(world, kit)
 
 
 @contract("tenants")
 async def the_first_record_registers_its_tenant(world: World) -> None:
     for name, kind in record_stores().items():
-        await getattr(world.tenant(f"first {name}"), name).create(Samples(kind).new())
-        assert (await world.tenants.get(f"first {name}")).id == f"first {name}"
+        if not kind.declared.references:
+            await getattr(world.tenant(f"first {name}"), name).create(Samples(kind).new())
+            assert (await world.tenants.get(f"first {name}")).id == f"first {name}"

@@ -7,7 +7,7 @@ one line declares the HTTP operations of a store (``api/record_routes.py``), and
 on each store.
 """
 
-from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, Searchable, Tags
+from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, References, Searchable, Tags
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
 from .sync import Records, SoftRecords
@@ -24,6 +24,7 @@ __all__ = [
     "Names",
     "Natural",
     "Records",
+    "References",
     "Searchable",
     "SoftRecords",
     "Tags",

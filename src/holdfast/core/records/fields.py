@@ -82,6 +82,16 @@ class Merged(Struct, frozen=True):
     """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
 
 
+class References(Struct, frozen=True):
+    """The field names a record of another table, which must exist and be live. An empty text, or ``None``, names none."""
+
+    table: str
+    noun: str
+    column: str = "id"
+    live: str = ""
+    """An SQL condition of live records, such as ``deleted_at IS NULL``."""
+
+
 class Metadata(Struct, frozen=True):
     """The JSON object whose keys can be filtered on with ``meta(...)``."""
 
@@ -118,6 +128,7 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     descending: bool
     tags: Field | None
     searchable: tuple[Field, ...]
+    references: tuple[Field, ...]
     secrets: tuple[Field, ...]
     """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
@@ -172,6 +183,7 @@ def declare(
         descending=any(name.startswith("-") for name in order),
         tags=next((field for field in fields.values() if field.marker(Tags)), None),
         searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
+        references=tuple(field for field in fields.values() if field.marker(References)),
         secrets=tuple(field for field in fields.values() if field.kind == "secret"),
         defaults={
             field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists
-from ..store import writes
+from ..actor_context import ActorContext
+from ..store import writes_with_actor
 from .store import AsyncRecords, C, N, R
 
 
@@ -13,8 +14,8 @@ class AsyncSoftRecords(AsyncRecords[R, N, C]):
 
     _soft = True
 
-    @writes
-    async def restore(self, connection: Connection, *key: str) -> R:
+    @writes_with_actor
+    async def restore(self, connection: Connection, acting: ActorContext, *key: str) -> R:
         """Undo the deletion of a record. A live record is returned unchanged.
 
         Raises:
@@ -32,6 +33,7 @@ class AsyncSoftRecords(AsyncRecords[R, N, C]):
                     noun=self.noun,
                     key=key[0],
                 ) from None
-        if row is None:
-            raise self._missing(key)
+            if row is None:
+                raise self._missing(key)
+            await self._on_change(connection, acting, "restored", row, ())
         return row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from msgspec import UNSET, Struct
 
@@ -11,14 +11,16 @@ from ...engines.protocol import Connection, Row
 from ...errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
 from .. import scope as scopes
 from .. import text
+from ..actor_context import ActorContext
 from ..encrypted_columns import EncryptedColumn
 from ..filters import Filter, FilterColumns
 from ..paging import Page, page, rows_to_read
 from ..queries import Query
 from ..registration import register_tenant
 from ..rows import mapper
-from ..store import TenantStore, reads, writes
+from ..store import TenantStore, reads, writes_with_actor
 from .fields import Declaration, Field, declare, filter_columns
+from .references import check_references
 from .secrets import encrypted_column, merge_changes, wrap_secrets
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
@@ -36,7 +38,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         class AsyncProviders(AsyncRecords[Provider, NewProvider, ProviderChange]):
             table, noun = "providers", "provider"
 
-    To do more in the same transaction, override ``_after_save`` and ``_before_delete``.
+    To do more in the same transaction, override ``_after_save``, ``_before_delete`` and ``_on_change``.
     """
 
     table: ClassVar[str]
@@ -61,7 +63,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        base = next(base for base in cls.__orig_bases__ if issubclass(base.__origin__, AsyncRecords))  # type: ignore[attr-defined]
+        base = next(base for base in cls.__orig_bases__ if issubclass(get_origin(base) or object, AsyncRecords))  # type: ignore[attr-defined]
         row, cls.new_type, cls.change_type = get_args(base)
         if isinstance(row, TypeVar):
             return  # not a store, but another base of stores
@@ -71,8 +73,8 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         cls.filters = filter_columns(cls.declared)
         cls.secrets = {field.column: encrypted_column(cls.table, field, cls.declared) for field in cls.declared.secrets}
 
-    @writes
-    async def create(self, connection: Connection, new: N) -> R:
+    @writes_with_actor
+    async def create(self, connection: Connection, acting: ActorContext, new: N) -> R:
         """Create a record. Without a key it gets a new id.
 
         With a key the call can be repeated: if the same record exists already, it is returned.
@@ -87,11 +89,13 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             row = await self._one(connection, self.queries.get, params)
             if row is None or not all(is_same(field, params[field.column], row) for field in self.declared.new_fields):
                 raise await self._creation_conflict(connection, params, row)
+        else:
+            await self._on_change(connection, acting, "created", row, ())
         await self._after_save(connection, new, row)
         return row
 
-    @writes
-    async def upsert(self, connection: Connection, new: N) -> R:
+    @writes_with_actor
+    async def upsert(self, connection: Connection, acting: ActorContext, new: N) -> R:
         """Create a record, or change the one with this key or, without a key, this name. A deleted record becomes live again.
 
         Fields that cannot be changed keep their values, and so do fields that are unset. If nothing differs, nothing is
@@ -107,12 +111,14 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             by_name = bool(self.declared.natural) and all(
                 getattr(new, field.name, UNSET) is UNSET for field in self.declared.key
             )
-            row = await self._existing(connection, params, by_name=by_name)
+            row = await self._existing(connection, acting, params, by_name=by_name)
             if row is None:
                 raise self._taken(params, "it has another key")
             names = {field.name for field in self.declared.editable if getattr(new, field.name, UNSET) is not UNSET}
             changes = {name: params[self.declared.fields[name].column] for name in names}
-            row = await self._change(connection, row, changes)
+            row = await self._change(connection, acting, row, changes)
+        else:
+            await self._on_change(connection, acting, "created", row, ())
         await self._after_save(connection, new, row)
         return row
 
@@ -173,8 +179,10 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         assert row is not None
         return int(row[0])
 
-    @writes
-    async def update(self, connection: Connection, *key: str, change: C, version: int | None = None) -> R:
+    @writes_with_actor
+    async def update(
+        self, connection: Connection, acting: ActorContext, *key: str, change: C, version: int | None = None
+    ) -> R:
         """Change the fields that are set. With ``version``, only if the record still has that version.
 
         Raises:
@@ -184,25 +192,26 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """
         changes = self._changes(change)
         row = await self._lock_row(connection, key, version)
-        row = await self._change(connection, row, merge_changes(self.declared, row, changes))
+        row = await self._change(connection, acting, row, merge_changes(self.declared, row, changes))
         await self._after_save(connection, change, row)
         return row
 
-    @writes
-    async def delete(self, connection: Connection, *key: str, version: int | None = None) -> None:
+    @writes_with_actor
+    async def delete(self, connection: Connection, acting: ActorContext, *key: str, version: int | None = None) -> None:
         """Delete a record. With ``version``, only if it still has that version.
 
         Raises:
             NotFound: the record does not exist.
             Conflict: it has another version.
         """
-        await self._lock_row(connection, key, version)
+        row = await self._lock_row(connection, key, version)
         params = self._at(key) | {"now_at": self._scope.clock.now_us()}
         if not self._soft:
             await self._before_delete(connection, params)
             if self.declared.tags is not None:
                 await self.queries.delete_tags.all(connection, params)
         await self.queries.delete.all(connection, params)
+        await self._on_change(connection, acting, "deleted", row, ())
 
     def _prepare(self, new: N) -> N:
         """Check and complete a new record beyond what the types check; called before it is created."""
@@ -213,6 +222,15 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
 
     async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
+
+    async def _on_change(
+        self, connection: Connection, acting: ActorContext, action: str, row: R, fields: Sequence[str]
+    ) -> None:
+        """Called in the transaction of every change of a record: one that was created, changed, deleted or restored.
+
+        Args:
+            fields: the names of the fields that were changed.
+        """
 
     def _at(self, key: Sequence[str], fields: Sequence[Field] = ()) -> dict[str, Any]:
         """Return the parameters that identify a record, by its key or by these fields."""
@@ -282,17 +300,22 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
         """Insert a record; return ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
+        await check_references(connection, self.queries, self.declared.references, params, self.noun)
         row = await self._one(connection, self.queries.create, self._encrypted(params))
         if row is not None:
             await self._add_tags(connection, row)
         return row
 
-    async def _existing(self, connection: Connection, params: dict[str, Any], *, by_name: bool) -> R | None:
+    async def _existing(
+        self, connection: Connection, acting: ActorContext, params: dict[str, Any], *, by_name: bool
+    ) -> R | None:
         """Lock and return the record that has the key or name of a new one; restore it if it was deleted."""
         query = self.queries.lock_by_natural_key if by_name else self.queries.lock
         row = await self._one(connection, query, params)
         if row is None and self._soft and not by_name:
             row = await self._one(connection, self.queries.restore, params)
+            if row is not None:
+                await self._on_change(connection, acting, "restored", row, ())
         return row
 
     async def _lock_row(self, connection: Connection, key: Sequence[str], version: int | None) -> R:
@@ -308,10 +331,11 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             raise InvalidInput(f"{self.nouns} have no versions; leave version out", field="version")
         check_version(getattr(row, "version", 0), version, self._named(key))
 
-    async def _change(self, connection: Connection, row: R, changes: dict[str, Any]) -> R:
+    async def _change(self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any]) -> R:
         """Write the changes that differ from the record, which is locked."""
         fields = self.declared.fields
-        if all(is_same(fields[name], value, row) for name, value in changes.items()):
+        different = [name for name, value in changes.items() if not is_same(fields[name], value, row)]
+        if not different:
             return row
         columns = (*self.declared.key, *self.declared.natural, *self.declared.editable)
         values = {field.column: changes.get(field.name, UNSET) for field in columns}
@@ -319,6 +343,8 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             if values[field.column] is UNSET:
                 values[field.column] = encode_row_value(field, getattr(row, field.name))
         params = self._now(values)
+        changed_references = [field for field in self.declared.references if field.name in different]
+        await check_references(connection, self.queries, changed_references, params, self.noun)
         try:
             changed = await self._one(connection, self.queries.update, self._encrypted(params))
         except AlreadyExists:
@@ -327,6 +353,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if self.declared.tags is not None and self.declared.tags.name in changes:
             await self.queries.delete_tags.all(connection, params)
             await self._add_tags(connection, changed)
+        await self._on_change(connection, acting, "changed", changed, different)
         return changed
 
     async def _add_tags(self, connection: Connection, row: R) -> None:

@@ -17,6 +17,7 @@ from ...core.queries import Queries
 from ...core.records import AsyncRecords, Filterable, Key, Limited, Metadata, Names, Records, Searchable, Tags
 from ...engines.protocol import Connection
 from ...errors import NotFound
+from ..objects.activity import Audited
 
 
 class Agent(Struct, frozen=True):
@@ -66,7 +67,7 @@ class AgentChange(Struct, frozen=True):
 queries = Queries(__package__, "agents.sql")
 
 
-class AsyncAgents(AsyncRecords[Agent, NewAgent, AgentChange]):
+class AsyncAgents(Audited, AsyncRecords[Agent, NewAgent, AgentChange]):
     """The agents of one tenant. Deleting an agent deletes its core blocks; its sessions and runs stay."""
 
     table, noun = "agents", "agent"

@@ -8,9 +8,21 @@ from typing import Annotated, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.crypto import Secret
-from ...core.records import AsyncRecords, Filterable, Key, Limited, Merged, Metadata, Natural, Records, Searchable
+from ...core.records import (
+    AsyncRecords,
+    Filterable,
+    Key,
+    Limited,
+    Merged,
+    Metadata,
+    Natural,
+    Records,
+    References,
+    Searchable,
+)
 from ...core.rows import Column
 from ...ids import Id
+from ..objects.activity import Audited
 
 
 class ChannelInstance(Struct, frozen=True):
@@ -20,7 +32,9 @@ class ChannelInstance(Struct, frozen=True):
     name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
     display_name: Annotated[str, Limited("display_bytes"), Searchable()]
     channel_type: Annotated[str, Limited("name_bytes", empty=False), Filterable(), Searchable()]
-    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), Filterable()]
+    agent: Annotated[
+        str, Column("agent_id"), Limited("name_bytes", empty=False), Filterable(), References("agents", "agent")
+    ]
     credentials: Annotated[Secret[dict[str, Any]] | None, Merged()]
     config: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
     is_enabled: Annotated[bool, Filterable()]
@@ -55,7 +69,7 @@ class ChannelInstanceChange(Struct, frozen=True):
     is_enabled: bool | UnsetType = UNSET
 
 
-class AsyncChannelInstances(AsyncRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
+class AsyncChannelInstances(Audited, AsyncRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
     """The channel instances of one tenant, by name."""
 
     table, noun, order = "channel_instances", "channel instance", ("name",)

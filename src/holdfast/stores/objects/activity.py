@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
 
 from ...core import scope as scopes
+from ...core import text
 from ...core.actor_context import ActorContext
 from ...core.blocking import Blocking, blocking
 from ...core.filters import Filter
 from ...core.logs import LogTable
 from ...core.paging import Page
 from ...core.records import Limited
+from ...core.records.fields import Declaration
 from ...core.registration import register_tenant
 from ...core.store import TenantStore, reads, writes_with_actor
 from ...engines.protocol import Connection
@@ -27,9 +29,11 @@ from ...ids import Id
 
 
 class Activity(Struct, frozen=True):
-    """One logged action. ``actor`` is empty if no user did it."""
+    """One logged action. ``actor`` is empty if a worker or a policy did it."""
 
     id: Id
+    actor_type: Annotated[str, Limited("name_bytes")]
+    """user, agent, api_key or system, or a type that the caller chose."""
     actor: Annotated[str, Limited("name_bytes")]
     action: Annotated[str, Limited("name_bytes", empty=False)]
     """Two words, such as ``checkpoint.deleted``."""
@@ -37,6 +41,8 @@ class Activity(Struct, frozen=True):
     subject_id: Annotated[str, Limited("key_bytes")]
     reason: Annotated[str, Limited("text_bytes")]
     details: Annotated[dict[str, Any], Limited("metadata_bytes")]
+    address: Annotated[str, Limited("name_bytes")]
+    """The network address of the actor, if the action was an HTTP request."""
     created_at: datetime
 
 
@@ -44,11 +50,13 @@ class NewActivity(Struct, frozen=True, kw_only=True):
     """An action to log."""
 
     action: str
+    actor_type: str = "system"
     actor: str = ""
     subject_kind: str = ""
     subject_id: str = ""
     reason: str = ""
     details: Mapping[str, Any] = {}
+    address: str = ""
 
 
 LOG = LogTable(
@@ -76,13 +84,15 @@ class AsyncActivities(TenantStore):
         action: str,
         *,
         actor: str | None = None,
+        actor_type: str | None = None,
         subject_kind: str = "",
         subject_id: str = "",
         reason: str = "",
         details: Mapping[str, Any] | None = None,
+        address: str | None = None,
         id: str | None = None,
     ) -> Activity:
-        """Log an action; ``actor`` defaults to the acting user.
+        """Log an action. ``actor``, ``actor_type`` and ``address`` default to those of the actor context.
 
         With an ``id`` chosen by the caller, the call can be repeated: the same id with the same content returns the first entry.
 
@@ -90,14 +100,16 @@ class AsyncActivities(TenantStore):
             InvalidInput: the action is empty.
             Conflict: another entry has this id.
         """
-        actor = (acting.user or "") if actor is None else actor
+        acting_type, acting_name = acting.actor() if actor is None else ("user" if actor else "system", actor)
         activity = NewActivity(
             action=action,
-            actor=actor,
+            actor_type=acting_type if actor_type is None else actor_type,
+            actor=acting_name,
             subject_kind=subject_kind,
             subject_id=subject_id,
             reason=reason,
             details=details or {},
+            address=(acting.address or "") if address is None else address,
         )
         await register_tenant(connection, self._scope.params(now_at=self._scope.clock.now_us()))
         return await LOG.append(connection, self._scope, activity, id=id)
@@ -117,6 +129,7 @@ class AsyncActivities(TenantStore):
         connection: Connection,
         *,
         actor: str | None = None,
+        actor_type: str | None = None,
         action: str | None = None,
         subject_kind: str | None = None,
         subject_id: str | None = None,
@@ -130,7 +143,13 @@ class AsyncActivities(TenantStore):
             InvalidFilter: a filter or the cursor is invalid.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
-        equal = {"actor": actor, "action": action, "subject_kind": subject_kind, "subject_id": subject_id}
+        equal = {
+            "actor": actor,
+            "actor_type": actor_type,
+            "action": action,
+            "subject_kind": subject_kind,
+            "subject_id": subject_id,
+        }
         return await LOG.list(connection, self._scope, equal, where=where, limit=limit, cursor=cursor)
 
     @reads
@@ -139,6 +158,7 @@ class AsyncActivities(TenantStore):
         connection: Connection,
         *,
         actor: str | None = None,
+        actor_type: str | None = None,
         action: str | None = None,
         subject_kind: str | None = None,
         subject_id: str | None = None,
@@ -149,7 +169,13 @@ class AsyncActivities(TenantStore):
         Raises:
             InvalidFilter: a filter is invalid.
         """
-        equal = {"actor": actor, "action": action, "subject_kind": subject_kind, "subject_id": subject_id}
+        equal = {
+            "actor": actor,
+            "actor_type": actor_type,
+            "action": action,
+            "subject_kind": subject_kind,
+            "subject_id": subject_id,
+        }
         return await LOG.count(connection, self._scope, equal, where=where)
 
 
@@ -169,3 +195,49 @@ async def record_all(connection: Connection, scope: scopes.Scope, activities: Se
         InvalidInput: an action is empty.
     """
     await LOG.append_all(connection, scope, activities)
+
+
+async def log_change(
+    connection: Connection,
+    scope: scopes.Scope,
+    acting: ActorContext,
+    action: str,
+    subject_kind: str,
+    subject_id: str,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Log a change that a store made, in the transaction of the change. ``details`` must not contain a secret."""
+    actor_type, actor = acting.actor()
+    if acting.api_key and actor_type != "api_key":
+        details = {**(details or {}), "api_key": acting.api_key}
+    activity = NewActivity(
+        action=action,
+        actor_type=actor_type,
+        actor=actor,
+        subject_kind=subject_kind,
+        subject_id=subject_id,
+        details=details or {},
+        address=acting.address or "",
+    )
+    await LOG.append_all(connection, scope, [activity])
+
+
+class Audited:
+    """Mixin of record stores whose changes are logged: ``class AsyncProviders(Audited, AsyncRecords[...])``.
+
+    An entry names the record, the action (``provider.created``, ``.changed``, ``.deleted`` or ``.restored``) and, for a change,
+    the fields that changed; it never contains their values.
+    """
+
+    noun: ClassVar[str]
+    declared: ClassVar[Declaration[Any]]
+    _scope: scopes.Scope
+
+    async def _on_change(
+        self, connection: Connection, acting: ActorContext, action: str, row: Any, fields: Sequence[str]
+    ) -> None:
+        kind = self.noun.replace(" ", "_").lower()
+        subject = "/".join(str(getattr(row, field.name)) for field in self.declared.key)
+        subject = text.cut(subject, self._scope.limits.key_bytes)  # a composite key can be longer than one name
+        details = {"fields": list(fields)} if fields else {}
+        await log_change(connection, self._scope, acting, f"{kind}.{action}", kind, subject, details)

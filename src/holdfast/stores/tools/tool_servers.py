@@ -20,6 +20,7 @@ from ...core.rows import Column, mapper
 from ...core.store import reads
 from ...engines.protocol import Connection
 from ...errors import InvalidInput, LimitExceeded
+from ..objects.activity import Audited
 
 
 class ToolServer(Struct, frozen=True):
@@ -71,7 +72,7 @@ class ToolServerChange(Struct, frozen=True):
 queries = Queries(__package__, "tool_servers.sql", ServerTool)
 
 
-class AsyncToolServers(AsyncSoftRecords[ToolServer, NewToolServer, ToolServerChange]):
+class AsyncToolServers(Audited, AsyncSoftRecords[ToolServer, NewToolServer, ToolServerChange]):
     """The tool servers of one tenant."""
 
     table, noun, extra = "tool_servers", "tool server", ("tools",)

@@ -249,7 +249,13 @@ def hold_deed(action: str, hold: Hold, actor: str, reason: str) -> NewActivity:
     """Return the entry of the activity log for an action on a hold."""
     details = {"run_id": hold.run_id, "session_id": hold.session_id}
     return NewActivity(
-        action=action, actor=actor, subject_kind="hold", subject_id=hold.id, reason=reason, details=details
+        action=action,
+        actor_type="user" if actor else "system",
+        actor=actor,
+        subject_kind="hold",
+        subject_id=hold.id,
+        reason=reason,
+        details=details,
     )
 
 
@@ -322,8 +328,15 @@ async def note_policy(
     numbers = {} if change is None else {"per_run": change.per_run, "grace_s": change.grace_s, "keep_s": change.keep_s}
     details = {name: number for name, number in numbers.items() if number is not None}
     kind, subject = ("tenant", "") if run_id is None else ("run", run_id)
-    policy_deed = NewActivity(action=action, actor=actor, subject_kind=kind, subject_id=subject, details=details)
-    await activity.record_all(connection, scope, [policy_deed])
+    entry = NewActivity(
+        action=action,
+        actor_type="user" if actor else "system",
+        actor=actor,
+        subject_kind=kind,
+        subject_id=subject,
+        details=details,
+    )
+    await activity.record_all(connection, scope, [entry])
 
 
 def warn_over_quota(scope: Scope, used_bytes: int, quota_bytes: int) -> None:
