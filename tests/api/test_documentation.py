@@ -17,10 +17,11 @@ from holdfast.api.problems import HttpError, status_of
 from holdfast.api.resources import OPERATIONS
 from holdfast.api.server import HOST, PORT
 from holdfast.cli.commands import root
+from holdfast.cli.record_commands import RecordGroup
 from holdfast.cli.serve import serve
 from holdfast.errors import HoldfastError
 from tests.api.process import ADMIN_KEY, WAIT_S, ServerProcess, run_curl
-from tests.cli.commands import commands
+from tests.cli.commands import commands, is_inherited
 
 HERE = f"http://{HOST}:{PORT}"
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,9 @@ def _section(title: str) -> str:
 
 
 def test_the_page_documents_every_command_and_option_and_no_others() -> None:
-    by_name = {" ".join(path): command for path, command in commands(root, ("holdfast",))}
+    by_name = {
+        " ".join(["holdfast", *path]): command for path, command in commands(root) if not is_inherited(root, path)
+    }
     assert set(re.findall(r"^##+ (holdfast .*)$", COMMAND_LINE, re.MULTILINE)) == set(by_name)
     for title, item in by_name.items():
         chapter = _section(" ".join(title.split()[:2]))
@@ -49,6 +52,13 @@ def test_the_page_documents_every_command_and_option_and_no_others() -> None:
                 continue  # an option of every command is documented once, for the server
             assert option.opts[0] in chapter, f"{title} {option.opts[0]}"
             assert all(variable in chapter for variable in _variables(option)[:1])
+
+
+def test_the_chapter_of_every_record_store_refers_to_the_commands_of_all() -> None:
+    groups = [" ".join(["holdfast", *path]) for path, command in commands(root) if isinstance(command, RecordGroup)]
+    assert groups
+    for title in groups:
+        assert "(#commands-of-records)" in _section(title), title
 
 
 def test_the_reference_contains_every_operation_and_is_up_to_date() -> None:

@@ -40,61 +40,6 @@ def test_every_command_and_option_has_a_help_text(path: tuple[str, ...], documen
     assert documented.help.splitlines()[0][:40] in " ".join(result.output.split())
 
 
-def test_the_list_of_commands_is_complete() -> None:
-    assert {" ".join(path) for path, entry in COMMANDS if not isinstance(entry, click.Group)} == {
-        "version",
-        "serve",
-        "migrate up",
-        "migrate down",
-        "migrate status",
-        "migrate print",
-        "migrate adopt",
-        "migrate distribute",
-        "sessions list",
-        "sessions show",
-        "sessions fork",
-        "sessions compact",
-        "sessions rollback",
-        "sessions search",
-        "sessions index",
-        "sessions prune",
-        "runs list",
-        "runs show",
-        "runs resume",
-        "runs cancel",
-        "export",
-        "import bundle",
-        "keys create",
-        "keys list",
-        "keys revoke",
-        "secrets new-key",
-        "secrets rotate",
-        "completion",
-        "worker",
-        "checkpoints list",
-        "checkpoints show",
-        "checkpoints diff",
-        "checkpoints prune",
-        "import langgraph",
-        "sim",
-        "doctor",
-        "retention plan",
-        "retention run",
-        "retention policy",
-        "retention hold",
-        "retention release",
-        "retention holds",
-        "workspace capture",
-        "workspace list",
-        "workspace diff",
-        "workspace rewind",
-        "workspace redo",
-        "workspace restore",
-        "workspace export",
-        "workspace import",
-    }
-
-
 def test_version_prints_the_version_of_the_package() -> None:
     result = command("version")
     assert (result.returncode, result.stdout, result.stderr) == (0, f"holdfast {holdfast.__version__}\n", "")

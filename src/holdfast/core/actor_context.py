@@ -31,7 +31,7 @@ PeerKind = Literal["direct", "group"]
 
 
 class ActorContext(Struct, frozen=True, kw_only=True):
-    """Who acts, and where. A field that was not given is ``None``."""
+    """The user, agent and place of the calls inside a block. A field that was not given is ``None``."""
 
     user: str | None = None
     """The owner of the data; in a group chat, the group."""

@@ -111,6 +111,21 @@ class Field(Struct, frozen=True):
         """Return the marker of this kind, or ``None``."""
         return next((marker for marker in self.markers if isinstance(marker, kind)), None)
 
+    @property
+    def is_filterable(self) -> bool:
+        """Whether ``list`` and ``count`` accept filters on the field."""
+        return self.marker(Filterable) is not None
+
+    @property
+    def is_list_of_names(self) -> bool:
+        """Whether the field is a list of names or tags."""
+        return self.marker(Names) is not None or self.marker(Tags) is not None
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The allowed values, if the type is a ``Literal``."""
+        return choices(self.type)
+
 
 class Declaration(Struct, Generic[ROW], frozen=True):
     """Everything that the types of a store declare about it."""
