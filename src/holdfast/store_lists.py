@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 from .engines.protocol import Engine
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
+from .stores.channels.channels import AsyncChannels, Channels
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -118,7 +118,7 @@ class TenantStores:
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
     tool_servers = StoreField(AsyncToolServers, ToolServers)
-    channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
+    channels = StoreField(AsyncChannels, Channels)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

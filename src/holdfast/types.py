@@ -3,7 +3,7 @@
 from .core.actor_context import ActorContext
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
+from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -95,7 +95,7 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
-    "AsyncChannelInstances",
+    "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
@@ -129,7 +129,7 @@ __all__ = [
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
-    "ChannelInstances",
+    "Channels",
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",

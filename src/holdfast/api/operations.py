@@ -67,7 +67,7 @@ AREAS = {
     "flows": "Saved flow states.",
     "memories": "Memories of crews and agents.",
     "tasks": "Tasks between agents (A2A), and their push notification settings.",
-    "channel-instances": "Connections of agents to chat platforms, with their credentials.",
+    "channels": "Connections of agents to chat platforms, with their credentials.",
     "tools": "Tool servers and their tools.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "The activity log: each action with its actor and reason.",

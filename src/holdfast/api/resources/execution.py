@@ -6,7 +6,7 @@ from holdfast.types import (
     AsyncAgentMemories,
     AsyncAgents,
     AsyncBlocks,
-    AsyncChannelInstances,
+    AsyncChannels,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
@@ -139,7 +139,7 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/channel-instances", "channel_instances", AsyncChannelInstances),
+    *records(T + "/channels", "channels", AsyncChannels),
     *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
     route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
 ]

@@ -69,11 +69,11 @@ class ChannelInstanceChange(Struct, frozen=True):
     is_enabled: bool | UnsetType = UNSET
 
 
-class AsyncChannelInstances(Audited, AsyncRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
+class AsyncChannels(Audited, AsyncRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
     """The channel instances of one tenant, by name."""
 
     table, noun, order = "channel_instances", "channel instance", ("name",)
 
 
-class ChannelInstances(Records[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
+class Channels(Records[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
     """The channel instances of one tenant, by name."""
