@@ -9,6 +9,10 @@ from .engines.protocol import Engine
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
 from .stores.channels.channels import AsyncChannels, Channels
+from .stores.channels.pairing import AsyncPairing, Pairing
+from .stores.config.models import AsyncModels, Models
+from .stores.config.providers import AsyncProviders, Providers
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -119,6 +123,10 @@ class TenantStores:
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
     tool_servers = StoreField(AsyncToolServers, ToolServers)
     channels = StoreField(AsyncChannels, Channels)
+    pairing = StoreField(AsyncPairing, Pairing)
+    secrets = StoreField(AsyncSecrets, Secrets)
+    providers = StoreField(AsyncProviders, Providers)
+    models = StoreField(AsyncModels, Models)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

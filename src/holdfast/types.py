@@ -4,6 +4,10 @@ from .core.actor_context import ActorContext
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
 from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
+from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
+from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
+from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -107,12 +111,16 @@ __all__ = [
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
     "AsyncMessages",
+    "AsyncModels",
     "AsyncObjects",
+    "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSecrets",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -170,12 +178,24 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "Model",
+    "ModelChange",
+    "Models",
+    "NewModel",
+    "NewProvider",
     "Objects",
+    "PairedDevice",
+    "Pairing",
+    "PairingRequest",
     "PendingCall",
     "PendingFeedback",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "Provider",
+    "ProviderChange",
+    "ProviderType",
+    "Providers",
     "PrunedMemories",
     "PrunedSessions",
     "RestoreResult",
@@ -190,6 +210,7 @@ __all__ = [
     "Runs",
     "SearchHit",
     "SearchPage",
+    "Secrets",
     "ServerTool",
     "Session",
     "SessionShare",

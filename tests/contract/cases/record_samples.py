@@ -10,8 +10,8 @@ from typing import Any, get_args, get_type_hints
 from msgspec import UNSET, Struct, structs
 
 from holdfast.core.crypto import Secret
-from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
-from holdfast.core.records.fields import Field, Limited, Names, Natural, References, Tags, choices
+from holdfast.core.records import AsyncRecords, AsyncSecretRecords, AsyncSoftRecords, Records
+from holdfast.core.records.fields import AtLeast, AtMostOne, Field, Limited, Names, Natural, References, Tags, choices
 from holdfast.handles import Holdfast
 from tests.contract.cases.world import uuid_of
 
@@ -33,6 +33,7 @@ class Samples:
     def __init__(self, kind: type[Store]) -> None:
         self.kind, self.declared = kind, kind.declared
         self.is_soft = issubclass(kind, AsyncSoftRecords)
+        self.has_secrets = issubclass(kind, AsyncSecretRecords)
         self.has_version = "version" in self.declared.fields
         self.can_be_renamed = any(item in self.declared.editable for item in self.declared.natural)
         self.texts = [
@@ -84,6 +85,8 @@ def _part(kind: type[Struct], number: int) -> Struct:
     return kind(**{field.name: f"{field.name} {number}" for field in structs.fields(kind) if field.required})
 
 
+FLAGGED = 2
+"""The number of the sample that has the flag of at most one record."""
 REFERENCED = 3
 """The number of records that the references of samples name."""
 
@@ -100,6 +103,10 @@ def value_of(field: Field, number: int) -> Any:
         return allowed[number % len(allowed)]
     if field.kind == "secret":
         return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
+    if field.marker(AtMostOne):
+        return number == FLAGGED
+    if field.marker(AtLeast):
+        return field.marker(AtLeast).minimum + abs(number)
     created: dict[str, Any] = {
         "id": uuid_of(f"{field.name} {number}"),
         "text": f"{field.name} {number:03}",
@@ -144,7 +151,12 @@ def wrong_values(field: Field) -> list[Any]:
         "id": ["not an id", 7],
         "text": [7, b"bytes", ["list"]],
         "plain": ["nothing of the kind", 7],
-        "number": ["7", True, float("nan") if field.type is float else 2**63],
+        "number": [
+            "7",
+            True,
+            float("nan") if field.type is float else 2**63,
+            *([field.marker(AtLeast).minimum - 1] if field.marker(AtLeast) else []),
+        ],
         "bool": [1, "true"],
         "time": ["2026-01-01", datetime(2026, 1, 1)],  # noqa: DTZ001
         "json": ["text", 7, {1: 2}],

@@ -53,6 +53,12 @@ class Limited(Struct, frozen=True):
     """Whether an empty text is allowed."""
 
 
+class AtLeast(Struct, frozen=True):
+    """The smallest allowed number."""
+
+    minimum: int
+
+
 class Names(Struct, frozen=True):
     """A list of names without duplicates; ``limit`` bounds their number."""
 
@@ -72,6 +78,16 @@ class Tags(Struct, frozen=True):
 
 class Filterable(Struct, frozen=True):
     """``list`` and ``count`` accept filters on the field."""
+
+
+class AtMostOne(Struct, frozen=True):
+    """A flag of at most one live record, or of one of those that are equal in the fields ``within``: a default, for example.
+
+    A record that gets the flag takes it from the other one, in the same transaction. A deleted record loses it. The table needs a
+    unique index on the tenant and the columns of ``within``, ``WHERE`` the flag is set.
+    """
+
+    within: tuple[str, ...] = ()
 
 
 class Searchable(Struct, frozen=True):
@@ -144,6 +160,8 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     tags: Field | None
     searchable: tuple[Field, ...]
     references: tuple[Field, ...]
+    flag: Field | None
+    """The field of the kind ``AtMostOne``."""
     secrets: tuple[Field, ...]
     """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
@@ -199,6 +217,7 @@ def declare(
         tags=next((field for field in fields.values() if field.marker(Tags)), None),
         searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
         references=tuple(field for field in fields.values() if field.marker(References)),
+        flag=next((field for field in fields.values() if field.marker(AtMostOne)), None),
         secrets=tuple(field for field in fields.values() if field.kind == "secret"),
         defaults={
             field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)

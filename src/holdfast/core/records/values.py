@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, get_origin
 
 from ...clock import from_us, to_us
-from ...errors import Conflict, InvalidFilter, InvalidInput
+from ...errors import Conflict, DecryptionFailed, InvalidFilter, InvalidInput
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .. import scope as scopes
 from .. import text
 from ..paging import decode_cursor, encode_cursor
-from .fields import Field, Limited, Names, Tags, choices
+from .fields import AtLeast, Field, Limited, Names, Tags, choices
 
 _MAX_NUMBER = 2**63
 
@@ -46,13 +46,22 @@ def encode_row_value(field: Field, value: Any) -> Any:
 def is_same(field: Field, value: Any, row: Any) -> bool:
     """Return whether a row contains a value that is given in its stored form."""
     current = getattr(row, field.name)
-    if value is None or current is None or field.kind == "secret":
-        return bool(value == current)
+    if value is None or current is None:
+        return value is current
+    if field.kind == "secret":
+        return _is_same_secret(value, current)
     if field.kind == "text":
         return bool(text.unescape(value) == current)
     if field.kind == "json":
         return text.identical(text.load(value), current)
     return bool((from_us(value) if field.kind == "time" else value) == current)
+
+
+def _is_same_secret(value: Any, current: Any) -> bool:
+    try:
+        return bool(value == current)
+    except DecryptionFailed:
+        return False  # its key is lost: another secret can replace it
 
 
 def check_version(current: int, expected: int | None, what: str) -> None:
@@ -131,6 +140,9 @@ def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_repr(value)}", field=field.name)
+    least = field.marker(AtLeast)
+    if least is not None and value < least.minimum:
+        raise InvalidInput(f"{what} must be at least {least.minimum}, not {value}", field=field.name)
     return value
 
 
