@@ -1,6 +1,7 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
 from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
@@ -82,6 +83,8 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentShare",
+    "AgentShares",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -90,6 +93,7 @@ __all__ = [
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
@@ -170,6 +174,7 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "NewAgentShare",
     "Objects",
     "PendingCall",
     "PendingFeedback",
@@ -196,6 +201,7 @@ __all__ = [
     "SessionShares",
     "SessionState",
     "Sessions",
+    "ShareRole",
     "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",
