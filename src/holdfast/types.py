@@ -1,6 +1,7 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
 from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
@@ -86,6 +87,8 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentShare",
+    "AgentShares",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -94,6 +97,7 @@ __all__ = [
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
@@ -181,6 +185,7 @@ __all__ = [
     "Model",
     "ModelChange",
     "Models",
+    "NewAgentShare",
     "NewModel",
     "NewProvider",
     "Objects",
@@ -217,6 +222,7 @@ __all__ = [
     "SessionShares",
     "SessionState",
     "Sessions",
+    "ShareRole",
     "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",

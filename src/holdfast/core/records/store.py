@@ -213,6 +213,10 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     async def _before_delete(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
 
+    def _subject(self, row: R) -> tuple[str, Sequence[str]]:
+        """Return the noun and the key of a record, for the activity log."""
+        return self.noun, [getattr(row, field.name) for field in self.declared.key]
+
     def _at(self, key: Sequence[str], fields: Sequence[Field] = ()) -> dict[str, Any]:
         """Return the parameters that identify a record, by its key or by these fields."""
         fields = fields or self.declared.key
@@ -222,11 +226,9 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             raise InvalidInput(
                 f"{self.a_noun} is identified by {names}, not by {len(key)} values: {key!r}", field=fields[0].name
             )
-        limits = self._scope.limits
         pairs = zip(fields, [*key, *defaults], strict=True)
-        return self._scope.params(
-            **{field.column: encode_value(field, value, limits, self.noun) for field, value in pairs}
-        )
+        encoded = {field.column: encode_value(field, value, self._scope.limits, self.noun) for field, value in pairs}
+        return self._scope.params(**encoded)
 
     def _checked(self, new: N) -> N:
         if not isinstance(new, self.new_type):
@@ -265,7 +267,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     async def _insert(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> R | None:
         """Insert a record; return ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
-        await check_references(connection, self.queries, self.declared.references, params, self.noun)
+        await check_references(connection, self.queries.by_name, self.declared.references, params, self.noun)
         row = await self._write(connection, acting, self.queries.create, params)
         if row is not None:
             await self._add_tags(connection, row)
@@ -309,7 +311,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
                 values[field.column] = encode_row_value(field, getattr(row, field.name))
         params = self._now(values)
         changed_references = [field for field in self.declared.references if field.name in different]
-        await check_references(connection, self.queries, changed_references, params, self.noun)
+        await check_references(connection, self.queries.by_name, changed_references, params, self.noun)
         try:
             changed = await self._write(connection, acting, self.queries.update, params)
         except AlreadyExists:
