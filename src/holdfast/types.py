@@ -56,7 +56,15 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
+from .stores.tools.mcp_servers import (
+    AsyncMcpServers,
+    McpServer,
+    McpServerChange,
+    McpServers,
+    McpTool,
+    NewMcpServer,
+    NewMcpTool,
+)
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -106,6 +114,7 @@ __all__ = [
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpServers",
     "AsyncMessages",
     "AsyncObjects",
     "AsyncPendingMessages",
@@ -119,7 +128,6 @@ __all__ = [
     "AsyncSteps",
     "AsyncTenants",
     "AsyncToolCalls",
-    "AsyncToolServers",
     "AsyncWorkspaces",
     "Block",
     "Blocks",
@@ -167,9 +175,15 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpServer",
+    "McpServerChange",
+    "McpServers",
+    "McpTool",
     "MemoryScope",
     "Message",
     "Messages",
+    "NewMcpServer",
+    "NewMcpTool",
     "Objects",
     "PendingCall",
     "PendingFeedback",
@@ -190,7 +204,6 @@ __all__ = [
     "Runs",
     "SearchHit",
     "SearchPage",
-    "ServerTool",
     "Session",
     "SessionShare",
     "SessionShares",
@@ -210,8 +223,6 @@ __all__ = [
     "Tenants",
     "ToolCall",
     "ToolCalls",
-    "ToolServer",
-    "ToolServers",
     "Tree",
     "TreeChange",
     "TreeEntry",

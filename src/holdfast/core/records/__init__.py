@@ -7,7 +7,21 @@ one line declares the HTTP operations of a store (``api/record_routes.py``), and
 on each store.
 """
 
-from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, References, Searchable, Tags
+from .fields import (
+    AtLeast,
+    Filterable,
+    Key,
+    Limited,
+    Merged,
+    Metadata,
+    Names,
+    Natural,
+    OnlyFor,
+    References,
+    Searchable,
+    Tags,
+    Url,
+)
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
 from .sync import Records, SoftRecords
@@ -16,6 +30,7 @@ from .values import check_version
 __all__ = [
     "AsyncRecords",
     "AsyncSoftRecords",
+    "AtLeast",
     "Filterable",
     "Key",
     "Limited",
@@ -23,10 +38,12 @@ __all__ = [
     "Metadata",
     "Names",
     "Natural",
+    "OnlyFor",
     "Records",
     "References",
     "Searchable",
     "SoftRecords",
     "Tags",
+    "Url",
     "check_version",
 ]

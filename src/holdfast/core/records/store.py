@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from msgspec import UNSET, Struct
 
 from ...engines.protocol import Connection, Row
-from ...errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
+from ...errors import AlreadyExists, InvalidFilter, InvalidInput
 from .. import scope as scopes
 from .. import text
 from ..actor_context import ActorContext
@@ -19,18 +19,20 @@ from ..queries import Query
 from ..registration import register_tenant
 from ..rows import mapper
 from ..store import TenantStore, reads, writes_with_actor
-from .fields import Declaration, Field, declare, filter_columns
+from .fields import Field, declare, filter_columns
+from .naming import NamedRecords
 from .references import check_references
 from .secrets import encrypted_column, merge_changes, wrap_secrets
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
+from .variants import check_variants
 
 R = TypeVar("R", bound=Struct)
 N = TypeVar("N", bound=Struct)
 C = TypeVar("C", bound=Struct)
 
 
-class AsyncRecords(TenantStore, Generic[R, N, C]):
+class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
     """Base of stores that keep records of one kind in one tenant.
 
     A subclass names its types and its table; ``core/records/fields.py`` explains the types::
@@ -42,18 +44,15 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     """
 
     table: ClassVar[str]
-    noun: ClassVar[str]
     nouns: ClassVar[str]
     """The plural of ``noun``; by default ``noun`` with an s."""
-    a_noun: ClassVar[str]
     order: ClassVar[Sequence[str]] = ()
     """Fields that a list is sorted by instead of the key; with ``-`` before each, in descending order."""
     live: ClassVar[str] = ""
     """An SQL condition that a record must meet to be visible."""
     extra: ClassVar[Sequence[str]] = ()
-    """Fields of the ``New...`` type that are not columns; ``_after_save`` handles them."""
+    """Fields of the ``New...`` and ``...Change`` types that are not columns; ``_after_save`` handles them."""
 
-    declared: ClassVar[Declaration[Any]]
     new_type: ClassVar[type[Struct]]
     change_type: ClassVar[type[Struct]]
     queries: ClassVar[GeneratedQueries]
@@ -89,9 +88,9 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             row = await self._one(connection, self.queries.get, params)
             if row is None or not all(is_same(field, params[field.column], row) for field in self.declared.new_fields):
                 raise await self._creation_conflict(connection, params, row)
-        else:
-            await self._on_change(connection, acting, "created", row, ())
+            return await self._change(connection, acting, row, {}, new)
         await self._after_save(connection, new, row)
+        await self._on_change(connection, acting, "created", row, ())
         return row
 
     @writes_with_actor
@@ -116,10 +115,9 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
                 raise self._taken(params, "it has another key")
             names = {field.name for field in self.declared.editable if getattr(new, field.name, UNSET) is not UNSET}
             changes = {name: params[self.declared.fields[name].column] for name in names}
-            row = await self._change(connection, acting, row, changes)
-        else:
-            await self._on_change(connection, acting, "created", row, ())
+            return await self._change(connection, acting, row, changes, new)
         await self._after_save(connection, new, row)
+        await self._on_change(connection, acting, "created", row, ())
         return row
 
     @reads
@@ -192,9 +190,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """
         changes = self._changes(change)
         row = await self._lock_row(connection, key, version)
-        row = await self._change(connection, acting, row, merge_changes(self.declared, row, changes))
-        await self._after_save(connection, change, row)
-        return row
+        return await self._change(connection, acting, row, merge_changes(self.declared, row, changes), change)
 
     @writes_with_actor
     async def delete(self, connection: Connection, acting: ActorContext, *key: str, version: int | None = None) -> None:
@@ -217,8 +213,12 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """Check and complete a new record beyond what the types check; called before it is created."""
         return new
 
-    async def _after_save(self, connection: Connection, given: Struct, row: R) -> None:
-        """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written."""
+    async def _after_save(self, connection: Connection, given: Struct, row: R) -> Sequence[str]:
+        """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written.
+
+        Returns the names of the ``extra`` fields that it changed.
+        """
+        return ()
 
     async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
@@ -303,6 +303,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         await check_references(connection, self.queries, self.declared.references, params, self.noun)
         row = await self._one(connection, self.queries.create, self._encrypted(params))
         if row is not None:
+            check_variants(self.declared, row, self.a_noun)
             await self._add_tags(connection, row)
         return row
 
@@ -331,12 +332,20 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             raise InvalidInput(f"{self.nouns} have no versions; leave version out", field="version")
         check_version(getattr(row, "version", 0), version, self._named(key))
 
-    async def _change(self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any]) -> R:
-        """Write the changes that differ from the record, which is locked."""
+    async def _change(
+        self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any], given: Struct
+    ) -> R:
+        """Write the changes that differ from the record, which is locked, and the extra fields that were given."""
         fields = self.declared.fields
         different = [name for name, value in changes.items() if not is_same(fields[name], value, row)]
-        if not different:
-            return row
+        if different:
+            row = await self._update(connection, row, changes, different)
+        different += await self._after_save(connection, given, row)
+        if different:
+            await self._on_change(connection, acting, "changed", row, different)
+        return row
+
+    async def _update(self, connection: Connection, row: R, changes: dict[str, Any], different: Sequence[str]) -> R:
         columns = (*self.declared.key, *self.declared.natural, *self.declared.editable)
         values = {field.column: changes.get(field.name, UNSET) for field in columns}
         for field in columns:
@@ -350,10 +359,10 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         except AlreadyExists:
             raise self._taken(params, "choose another name") from None
         assert changed is not None  # the row is locked
+        check_variants(self.declared, changed, self.a_noun)
         if self.declared.tags is not None and self.declared.tags.name in changes:
             await self.queries.delete_tags.all(connection, params)
             await self._add_tags(connection, changed)
-        await self._on_change(connection, acting, "changed", changed, different)
         return changed
 
     async def _add_tags(self, connection: Connection, row: R) -> None:
@@ -383,17 +392,3 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if self._soft and await self.queries.lock_deleted.one(connection, params) is not None:
             return self._taken(params, "it was deleted; restore it, or use upsert", self.declared.key)
         return self._taken(params, "update it, or use upsert")
-
-    def _named(self, key: Sequence[str]) -> str:
-        return f"{self.noun} {key[0]!r}" + "".join(
-            f", {field.name} {value!r}" for field, value in zip(self.declared.key[1:], key[1:], strict=False)
-        )
-
-    def _missing(self, key: Sequence[str]) -> NotFound:
-        return NotFound(f"{self._named(key)} does not exist", noun=self.noun, key=str(key[0]))
-
-    def _taken(self, params: dict[str, Any], hint: str, fields: Sequence[Field] = ()) -> AlreadyExists:
-        fields = fields or self.declared.natural or self.declared.key
-        values = [text.unescape(str(params[field.column])) for field in fields]
-        names = ", ".join(f"{field.name} {value!r}" for field, value in zip(fields, values, strict=True))
-        return AlreadyExists(f"{self.a_noun} with {names} exists: {hint}", noun=self.noun, key=values[0])
