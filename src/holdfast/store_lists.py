@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
 
 from .engines.protocol import Engine
+from .stores.agents.agent_shares import AgentShares, AsyncAgentShares
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
 from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
@@ -102,6 +103,7 @@ class TenantStores:
     contacts = StoreField(AsyncContacts, Contacts)
     feedback = StoreField(AsyncFeedbackStore, FeedbackStore)
     agents = StoreField(AsyncAgents, Agents)
+    agent_shares = StoreField(AsyncAgentShares, AgentShares)
     blocks = StoreField(AsyncBlocks, Blocks)
     runs = StoreField(AsyncRuns, Runs)
     steps = StoreField(AsyncSteps, Steps)

@@ -1,6 +1,7 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
 from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
@@ -90,6 +91,8 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentShare",
+    "AgentShares",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -98,6 +101,7 @@ __all__ = [
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
@@ -182,6 +186,7 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "NewAgentShare",
     "NewMcpServer",
     "NewMcpTool",
     "Objects",
@@ -209,6 +214,7 @@ __all__ = [
     "SessionShares",
     "SessionState",
     "Sessions",
+    "ShareRole",
     "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",

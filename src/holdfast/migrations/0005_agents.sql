@@ -29,6 +29,21 @@ CREATE TABLE agent_tags (
 
 CREATE INDEX agent_tags_by_agent ON agent_tags (tenant_id, agent_id);
 
+-- The users who may use an agent, beside its owner.
+CREATE TABLE agent_shares (
+    tenant_id  {text} NOT NULL,
+    agent_id   {text} NOT NULL,
+    user_id    {text} NOT NULL CHECK (user_id <> ''),
+    role       {text} NOT NULL,
+    granted_by {text} NOT NULL,
+    created_at {time} NOT NULL,
+    updated_at {time} NOT NULL,
+    PRIMARY KEY (tenant_id, agent_id, user_id),
+    FOREIGN KEY (tenant_id, agent_id) REFERENCES agents (tenant_id, id) ON DELETE CASCADE
+) {clustered};
+
+CREATE INDEX agent_shares_by_user ON agent_shares (tenant_id, user_id, agent_id);
+
 -- Blocks of memory that are part of an agent's context at every turn.
 CREATE TABLE core_blocks (
     tenant_id   {text} NOT NULL,
@@ -133,5 +148,6 @@ DROP TABLE crewai_flow_state;
 DROP TABLE crewai_flow;
 DROP TABLE agent_memories;
 DROP TABLE core_blocks;
+DROP TABLE agent_shares;
 DROP TABLE agent_tags;
 DROP TABLE agents;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.types import (
     AsyncAgentMemories,
     AsyncAgents,
+    AsyncAgentShares,
     AsyncBlocks,
     AsyncChannelInstances,
     AsyncCheckpoints,
@@ -18,6 +19,7 @@ from holdfast.types import (
     AsyncToolCalls,
 )
 
+from ..grant_routes import grants
 from ..record_routes import records
 from ..store_routes import route
 from .conversation import S, T
@@ -33,6 +35,7 @@ _AM = T + "/agent-memories"
 ROUTES = [
     # Agents and their blocks
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
+    *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
     route("GET", _A + "/blocks", "blocks", AsyncBlocks.list, "list_blocks"),
     route("PUT", _A + "/blocks", "blocks", AsyncBlocks.save, "save_blocks", leave_out=["expected"]),
     route("GET", _A + "/blocks/{label}", "blocks", AsyncBlocks.get, "get_block"),

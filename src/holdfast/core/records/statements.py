@@ -12,7 +12,8 @@ from typing import Any
 
 from ...engines.dialect import Dialect
 from ..queries import Queries
-from .fields import Declaration, Field, References, Tags
+from .fields import Declaration, Field, Tags
+from .references import reference_queries
 
 
 class GeneratedQueries(Queries):
@@ -32,7 +33,7 @@ class GeneratedQueries(Queries):
             statements |= self._soft_delete_queries()
         if self._declared.tags is not None:
             statements |= self._tag_queries(self._declared.tags)
-        statements |= {f"find_{field.column}": self._reference_query(field) for field in self._declared.references}
+        statements |= reference_queries(self._declared.references)
         return "".join(f"-- name: {name}\n{sql};\n\n" for name, sql in statements.items())
 
     def _read_queries(self) -> dict[str, str]:
@@ -88,13 +89,6 @@ class GeneratedQueries(Queries):
             # Deleted explicitly, because a caller's own SQLite connection may have foreign keys switched off.
             "delete_tags": f"DELETE FROM {tags.table} WHERE tenant_id = :tenant_id AND {tags.column} = :{key.column}",
         }
-
-    def _reference_query(self, field: Field) -> str:
-        target = field.marker(References)
-        live = f" AND {target.live}" if target.live else ""
-        condition = f"tenant_id = :tenant_id AND {target.column} = :{field.column}{live}"
-        # Locked, so that the record is not deleted before this transaction ends.
-        return f"SELECT 1 FROM {target.table} WHERE {condition} /*pg FOR KEY SHARE*/"
 
     def _select(self) -> str:
         return f"SELECT /*columns {self._declared.row.__name__}*/ * FROM {self._table}"

@@ -232,6 +232,10 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
             fields: the names of the fields that were changed.
         """
 
+    def _subject(self, row: R) -> tuple[str, Sequence[str]]:
+        """Return the noun and the key of a record, for the activity log."""
+        return self.noun, [getattr(row, field.name) for field in self.declared.key]
+
     def _at(self, key: Sequence[str], fields: Sequence[Field] = ()) -> dict[str, Any]:
         """Return the parameters that identify a record, by its key or by these fields."""
         fields = fields or self.declared.key
@@ -241,11 +245,9 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
             raise InvalidInput(
                 f"{self.a_noun} is identified by {names}, not by {len(key)} values: {key!r}", field=fields[0].name
             )
-        limits = self._scope.limits
         pairs = zip(fields, [*key, *defaults], strict=True)
-        return self._scope.params(
-            **{field.column: encode_value(field, value, limits, self.noun) for field, value in pairs}
-        )
+        encoded = {field.column: encode_value(field, value, self._scope.limits, self.noun) for field, value in pairs}
+        return self._scope.params(**encoded)
 
     def _checked(self, new: N) -> N:
         if not isinstance(new, self.new_type):
@@ -282,9 +284,7 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
         return self._scope.params(**values, now_at=self._scope.clock.now_us())
 
     async def _one(self, connection: Connection, query: Query, params: dict[str, Any]) -> R | None:
-        return self._to_row(connection, await query.one(connection, params))
-
-    def _to_row(self, connection: Connection, row: Row | None) -> R | None:
+        row = await query.one(connection, params)
         return None if row is None else self._rows(connection, [row])[0]
 
     def _rows(self, connection: Connection, rows: Sequence[Row]) -> Sequence[R]:
@@ -300,7 +300,7 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
     async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
         """Insert a record; return ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
-        await check_references(connection, self.queries, self.declared.references, params, self.noun)
+        await check_references(connection, self.queries.by_name, self.declared.references, params, self.noun)
         row = await self._one(connection, self.queries.create, self._encrypted(params))
         if row is not None:
             check_variants(self.declared, row, self.a_noun)
@@ -353,7 +353,7 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
                 values[field.column] = encode_row_value(field, getattr(row, field.name))
         params = self._now(values)
         changed_references = [field for field in self.declared.references if field.name in different]
-        await check_references(connection, self.queries, changed_references, params, self.noun)
+        await check_references(connection, self.queries.by_name, changed_references, params, self.noun)
         try:
             changed = await self._one(connection, self.queries.update, self._encrypted(params))
         except AlreadyExists:

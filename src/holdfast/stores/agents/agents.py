@@ -74,6 +74,7 @@ class AsyncAgents(Audited, AsyncRecords[Agent, NewAgent, AgentChange]):
 
     async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
         await queries.delete_blocks.all(connection, params)
+        await queries.delete_shares.all(connection, params)
 
 
 class Agents(Records[Agent, NewAgent, AgentChange]):
