@@ -68,7 +68,7 @@ AREAS = {
     "memories": "Memories of crews and agents.",
     "tasks": "Tasks between agents (A2A), and their push notification settings.",
     "channels": "Connections of agents to chat platforms, with their credentials.",
-    "tools": "Tool servers and their tools.",
+    "tools": "MCP servers, their tools, and who may use them.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "The activity log: each action with its actor and reason.",
     "retention": "Retention policies, holds and sweeps.",
