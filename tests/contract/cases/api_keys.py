@@ -99,9 +99,8 @@ async def a_revoked_key_lets_nobody_in_and_the_first_time_counts(world: World) -
     world.clock.advance(60)
     revoked = await world.api_keys.revoke(kept.id)
     assert revoked.revoked_at == from_us(world.clock.now_us())
-    with raises(Forbidden) as refused:
+    with raises(Forbidden, reason="revoked"):
         await world.api_keys.verify(key)
-    assert "revoked" in str(refused.error)
     world.clock.advance(60)
     assert await world.api_keys.revoke(kept.id) == revoked
     assert await world.api_keys.get(kept.id) == revoked
@@ -113,9 +112,8 @@ async def a_key_expires_at_its_very_moment(world: World) -> None:
     world.clock.advance(9.999_999)
     assert await world.api_keys.verify(key) == kept
     world.clock.advance(0.000_001)
-    with raises(Forbidden) as refused:
+    with raises(Forbidden, reason="expired"):
         await world.api_keys.verify(key)
-    assert "expired" in str(refused.error)
 
 
 @contract("tenants")
