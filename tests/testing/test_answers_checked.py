@@ -1,4 +1,4 @@
-"""The checks of a simulation by themselves: each wrong answer is refused, and correct answers are accepted."""
+"""The checks of a simulation: wrong answers are refused, and correct answers are accepted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(said: str) -> str:
 
 
 def rows() -> Rows:
-    """A run at its first step, with one call that is done and one that is open, and two messages."""
+    """Return the rows of a run at its first step, with one finished and one open call, and two messages."""
     made = Rows()
     made.runs = {KEY: RunRow("acme", RUN, SESSION, "running", 1, 2, 0, 5, None, None, 3, 4)}
     made.steps = {KEY: [StepRow("acme", RUN, 1, 2, '{"n":1}', 2, 2, 3, 4)]}
@@ -221,7 +221,7 @@ def test_an_agent_may_be_missing_after_a_delete_without_a_response() -> None:
 # Requested writes
 
 
-def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> None:
+def test_a_message_is_identified_by_content_role_and_id() -> None:
     row = rows().messages[LOG][0]
     assert MessageAttempt(None, "user", "hello").is_at(row)
     assert MessageAttempt("m1", "user", [{"type": "text", "text": "hello"}]).is_at(row)
@@ -259,13 +259,13 @@ def test_a_step_reports_its_calls_as_finished_failed_or_another_status() -> None
         ("runs.cancel", False),
     ],
 )
-def test_a_log_is_left_alone_once_something_changed_it_that_is_not_followed(method: str, loose: bool) -> None:
+def test_a_log_changed_by_an_untracked_call_is_not_checked(method: str, loose: bool) -> None:
     asked = CallLog()
     asked.add(answered(method, None, session_id=SESSION, content="x"))
     assert (asked.loose == {"acme"}) is loose
 
 
-def test_intents_of_one_run_add_up_and_tenants_are_kept_apart() -> None:
+def test_intents_are_collected_per_run_and_tenant() -> None:
     asked = CallLog()
     for tenant, ids in (("acme", "ab"), ("acme", "bc"), ("zenith", "d")):
         calls = [NewToolCall(id=id, tool_name="mail") for id in ids]
@@ -289,7 +289,7 @@ class Listening:
         self.ended.append(call)
 
 
-def test_every_call_is_told_with_its_arguments_by_name_and_what_came_of_it() -> None:
+def test_every_call_is_recorded_with_its_named_arguments_and_outcome() -> None:
     listening = Listening()
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")

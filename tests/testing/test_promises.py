@@ -1,4 +1,4 @@
-"""The checks of the simulation by themselves: each illegal change of the rows is refused, with an error that names it."""
+"""The checks of a simulation: each illegal change of the rows is refused with an error that names it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY, LOG = ("acme", RUN), ("acme", SESSION)
 
 
 def rows() -> Rows:
-    """One run with one step of one message and one tool call, and an appended message."""
+    """Return the rows of a run with one step of one message and one tool call, and an appended message."""
     made = Rows()
     made.runs = {KEY: RunRow("acme", RUN, SESSION, "running", 1, 2, 0, 5, None, None, 3, 4)}
     made.steps = {KEY: [StepRow("acme", RUN, 1, 1, '{"n":1}', 2, 2, 3, 4)]}
@@ -42,7 +42,7 @@ def call(method: str, **arguments: Any) -> RecordedCall:
 
 
 def attempts() -> CallLog:
-    """The requested writes that make these rows legal."""
+    """Return the requested writes that make these rows legal."""
     made = CallLog()
     made.add(call("messages.append", session_id=SESSION, role="user", content="hello"))
     made.add(

@@ -1,4 +1,4 @@
-"""Events that request an erasure: read, recorded once and carried out, whatever happens in between."""
+"""Events that request an erasure are read, recorded once and carried out despite interruptions."""
 
 from __future__ import annotations
 
