@@ -51,6 +51,8 @@ adapters: ## the tests of the adapters, each in its framework's own environment
 	$(call lane,kagent,tests/adapters/kagent,loadfile)
 	$(call lane,a2a,tests/adapters/a2a)
 	$(call lane,a2a-oldest,tests/adapters/a2a)
+	$(call lane,kubernetes,tests/adapters/kubernetes)
+	$(call lane,kubernetes-oldest,tests/adapters/kubernetes)
 	@$(if $(ARGS),,$(PYTHON) tools/conformance/packaged.py --workers $(WORKERS))
 
 conformance: ## a framework's own tests with our adapter, from a checkout: PATH_TO=folder; writes docs/conformance.md

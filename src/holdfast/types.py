@@ -29,6 +29,15 @@ from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
+from .stores.declared.differences import FieldChange
+from .stores.declared.plan import AppliedChange, Declaration
+from .stores.declared.resources import (
+    AsyncDeclaredResources,
+    DeclaredResource,
+    DeclaredResourceChange,
+    DeclaredResources,
+    NewDeclaredResource,
+)
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -100,6 +109,7 @@ __all__ = [
     "Agents",
     "ApiKey",
     "ApiKeys",
+    "AppliedChange",
     "ArchivedMessage",
     "AsyncA2APushConfigs",
     "AsyncA2ATasks",
@@ -116,6 +126,7 @@ __all__ = [
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
+    "AsyncDeclaredResources",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
@@ -170,6 +181,10 @@ __all__ = [
     "CrewMemoryMatch",
     "DamagedCheckpoint",
     "DamagedSnapshot",
+    "Declaration",
+    "DeclaredResource",
+    "DeclaredResourceChange",
+    "DeclaredResources",
     "DeletedMessage",
     "DiagnosticReport",
     "Diagnostics",
@@ -178,6 +193,7 @@ __all__ = [
     "Erasures",
     "Feedback",
     "FeedbackStore",
+    "FieldChange",
     "Flow",
     "FlowState",
     "Flows",
@@ -198,6 +214,7 @@ __all__ = [
     "ModelChange",
     "Models",
     "NewAgentShare",
+    "NewDeclaredResource",
     "NewMcpServer",
     "NewMcpTool",
     "NewModel",

@@ -24,7 +24,7 @@ from ..objects.activity import Audited
 class Agent(Struct, frozen=True):
     """The definition of an agent. ``model`` and ``system`` are empty if it has none of its own."""
 
-    id: Annotated[str, Key(), Limited("name_bytes", empty=False)]
+    id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     name: Annotated[str, Limited("name_bytes", empty=False), Filterable(), Searchable()]
     agent_type: Annotated[str, Limited("name_bytes", empty=False), Filterable()]
     description: Annotated[str, Limited("text_bytes"), Searchable()]

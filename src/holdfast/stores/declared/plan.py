@@ -1,0 +1,229 @@
+"""The plan of an ``apply``: what must be written so that the rows match the resources. It only reads.
+
+Everything is read in pages and compared in memory, so a set of resources that changes nothing costs a few statements for
+a thousand resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from ...core.crypto import MASK, Secret
+from ...core.filters import column
+from ...core.records.comparison import changed_fields
+from ...engines.protocol import Connection
+from ...errors import Conflict, InvalidInput
+from .differences import FieldChange, differences, secret_differences
+from .targets import Name, NewRow, Rows, Store, Target, read_all, read_rows, read_where, target_of
+
+
+class Declaration(Struct, frozen=True, kw_only=True):
+    """A resource with the rows that it shall bring about."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    api_version: str = ""
+    metadata: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
+    secrets: dict[str, Secret[str]] = {}
+    """The secret values of the specification, by their paths."""
+    rows: Sequence[NewRow] = ()
+
+    @property
+    def ref(self) -> str:
+        """The name of the resource among all resources of the tenant."""
+        return "/".join(part for part in (self.kind, self.namespace, self.name) if part)
+
+
+class AppliedChange(Struct, frozen=True, kw_only=True):
+    """What ``apply`` did with a resource, or would do."""
+
+    ref: str
+    action: Literal["created", "adopted", "changed", "unchanged", "pruned"]
+    """``adopted``: it is new, and a row of it existed before."""
+    fields: Sequence[FieldChange] = ()
+    """What changed. Secrets are shown as asterisks."""
+    kept: Sequence[str] = ()
+    """Rows of a pruned resource that stay, because they existed before it."""
+    dependents: Mapping[str, int] = {}
+    """What refers to the deleted rows, such as ``sessions``, with its number."""
+
+
+class RowChange(Struct, frozen=True):
+    """A row to write."""
+
+    target: Target
+    name: Name
+    new: NewRow
+
+
+class OwnRow(Struct, frozen=True):
+    """A row that a resource brings about."""
+
+    store: str
+    name: list[str]
+    id: str
+    is_made: bool
+    """Whether ``apply`` made it. A row that existed before is never deleted."""
+
+
+class ResourcePlan(Struct, kw_only=True):
+    """What must be done for one resource."""
+
+    declaration: Declaration | None
+    """``None`` for a resource that is deleted."""
+    current: Any
+    """The declared resource, or ``None``."""
+    change: AppliedChange
+    writes: list[RowChange] = []
+    rows: list[tuple[Target, Name, bool]] = []
+    """All rows of the resource, and whether ``apply`` made each or will make it."""
+    deletions: list[OwnRow] = []
+    """Rows that do not belong to the resource any more."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """The arguments of ``apply``."""
+
+    declarations: Sequence[Declaration]
+    source: str
+    prune: Collection[str]
+    keep: Collection[str]
+    take_over: bool
+
+
+async def make_plan(
+    connection: Connection, declared: Store, stores: Mapping[str, Store], request: Request
+) -> tuple[list[ResourcePlan], Rows]:
+    """Return what must be done, in the order of the declarations, and the current rows.
+
+    Raises:
+        InvalidInput: two resources have the same name, or bring about the same row; or a row is not valid.
+        Conflict: a resource belongs to another source.
+    """
+    wanted = _named_rows(request.declarations)
+    current = {row.ref: row for row in await _current(connection, declared, request)}
+    owned = {ref: own_rows(row) for ref, row in current.items()}
+    names = {*wanted, *((own.store, tuple(own.name)) for rows in owned.values() for own in rows)}
+    rows = await read_rows(connection, stores, names)
+    plans = [
+        _plan(item, current.get(item.ref), owned.get(item.ref, []), rows, stores, request)
+        for item in request.declarations
+    ]
+    refs = {item.ref for item in request.declarations} | {*request.keep}
+    pruned = [row for ref, row in sorted(current.items()) if ref not in refs and _is_pruned(row, request)]
+    return plans + [_deletion(row, owned[row.ref], rows) for row in pruned], rows
+
+
+def own_rows(resource: Any) -> list[OwnRow]:
+    """Return the rows of a declared resource."""
+    return [OwnRow(item["store"], item["name"], item["id"], item["is_made"]) for item in resource.rows]
+
+
+def _named_rows(declarations: Sequence[Declaration]) -> set[tuple[str, Name]]:
+    owners: dict[tuple[str, Name], str] = {}
+    for item in declarations:
+        for new in item.rows:
+            target = target_of(new)
+            name = (target.name, target.name_of(new))
+            other = owners.setdefault(name, item.ref)
+            if other != item.ref:
+                raise InvalidInput(
+                    f"{other} and {item.ref} would be the same row of {target.name}, {'/'.join(name[1])!r}: rename one",
+                    field="declarations",
+                )
+    refs = [item.ref for item in declarations]
+    if len({*refs}) < len(refs):
+        twice = next(ref for ref in refs if refs.count(ref) > 1)
+        raise InvalidInput(f"{twice} is declared twice", field="declarations")
+    return {*owners}
+
+
+async def _current(connection: Connection, declared: Store, request: Request) -> list[Any]:
+    """Read the resources of the request, and all others of its source if it prunes."""
+    found: list[Any] = []
+    if request.prune:
+        found = await read_all(connection, declared, [column("source").eq(request.source)])
+    missing = {item.ref for item in request.declarations} - {row.ref for row in found}
+    return found + await read_where(connection, declared, "ref", missing)
+
+
+def _is_pruned(row: Any, request: Request) -> bool:
+    return row.source == request.source and row.kind in request.prune
+
+
+def _plan(
+    item: Declaration, current: Any, owned: Sequence[OwnRow], rows: Rows, stores: Mapping[str, Store], request: Request
+) -> ResourcePlan:
+    if current is not None and current.source != request.source and not request.take_over:
+        raise Conflict(
+            f"{item.ref} belongs to the source {current.source!r}: apply it there, or take it over (--take-over)",
+            reason="source",
+        )
+    made = {(own.store, tuple(own.name)): own.is_made for own in owned}
+    plan = ResourcePlan(declaration=item, current=current, change=AppliedChange(ref=item.ref, action="unchanged"))
+    drift: list[FieldChange] = []
+    for new in item.rows:
+        target = target_of(new)
+        name = target.name_of(new)
+        row = rows.get(target.name, name)
+        plan.rows.append((target, name, made.get((target.name, name), row is None)))
+        linked = rows.linked(new)
+        changes = {} if linked is None else changed_fields(stores[target.name], linked, row)
+        if row is None or changes:
+            plan.writes.append(RowChange(target, name, new))
+        drift += [] if row is None else _shown(target.name, changes)
+    names = {(target.name, name) for target, name, _ in plan.rows}
+    plan.deletions = [own for own in owned if (own.store, tuple(own.name)) not in names and own.is_made]
+    fields = [] if current is None else _declared_changes(current, item)
+    was_adopted = any(not is_made for _, _, is_made in plan.rows)
+    plan.change = structs.replace(
+        plan.change,
+        action=_action(
+            current, plan, was_adopted, bool(fields) or (current is not None and current.source != request.source)
+        ),
+        fields=fields or drift,
+    )
+    return plan
+
+
+def _action(current: Any, plan: ResourcePlan, was_adopted: bool, is_changed: bool) -> Any:
+    if current is None:
+        return "adopted" if was_adopted else "created"
+    return "changed" if is_changed or plan.writes or plan.deletions else "unchanged"
+
+
+def _declared_changes(current: Any, item: Declaration) -> list[FieldChange]:
+    """Return what differs between a declared resource and a declaration."""
+    secrets = {} if current.secrets is None else current.secrets.reveal()
+    given = {path: secret.reveal() for path, secret in item.secrets.items()}
+    return [
+        *differences(current.api_version, item.api_version, "apiVersion"),
+        *differences(current.metadata, item.metadata, "metadata"),
+        *differences(current.spec, item.spec, "spec"),
+        *secret_differences(secrets, given, "spec"),
+    ]
+
+
+def _shown(store: str, changes: Mapping[str, tuple[Any, Any]]) -> list[FieldChange]:
+    """Return the changes of a row that do not follow from a change of its resource."""
+    return [
+        change
+        for name, (before, after) in changes.items()
+        for change in (
+            [FieldChange(f"{store}.{name}", *[None if value is None else MASK for value in (before, after)])]
+            if isinstance(before, Secret) or isinstance(after, Secret)
+            else differences(before, after, f"{store}.{name}")
+        )
+    ]
+
+
+def _deletion(row: Any, owned: Sequence[OwnRow], rows: Rows) -> ResourcePlan:
+    live = [own for own in owned if rows.get(own.store, own.name) is not None]
+    kept = [f"{own.store} {'/'.join(own.name)}" for own in live if not own.is_made]
+    change = AppliedChange(ref=row.ref, action="pruned", kept=kept)
+    return ResourcePlan(declaration=None, current=row, change=change, deletions=[own for own in live if own.is_made])
