@@ -383,7 +383,7 @@ def test_a_filter_with_a_time_that_does_not_exist_is_refused(api: Api, value: st
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("PUT", "tool-servers/s", {"last_connected_at": "9999-12-31T23:59:59-14:00"}),
+        ("POST", "mcp-servers", {"name": "s", "last_connected_at": "9999-12-31T23:59:59-14:00"}),
         ("POST", "keys", {"name": "k", "scopes": ["read"], "expires_at": "0001-01-01T00:00:00+14:00"}),
     ],
 )

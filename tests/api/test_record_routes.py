@@ -92,7 +92,7 @@ def to_json(record: Any) -> Any:
 
 
 def test_most_record_stores_have_routes() -> None:
-    assert {"agents", "tool_servers", "general_feedback"} <= set(ROUTED)
+    assert {"agents", "mcp_servers", "general_feedback"} <= set(ROUTED)
 
 
 def test_all_operations_of_a_record(client: Client) -> None:

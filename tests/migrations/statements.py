@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import holdfast.core
 import holdfast.stores
 from holdfast.core.filters import Filter, FilterColumns
+from holdfast.core.grants import AsyncGrants
 from holdfast.core.queries import Queries, Query
 from holdfast.core.records import AsyncRecords
 from holdfast.core.records.statements import search_condition
@@ -65,6 +66,9 @@ def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
             yield from of_table(value, dialect, module.__name__)
         elif isinstance(value, type) and issubclass(value, AsyncRecords) and value.__module__ == module.__name__:
             yield from of_records(value, dialect)
+        elif isinstance(value, type) and issubclass(value, AsyncGrants):
+            for table in vars(value).get("grants", ()):
+                yield from of_table(table, dialect, module.__name__)
 
 
 def of_table(table: TypedTable[Any], dialect: Dialect, where: str) -> Iterator[Named]:

@@ -147,7 +147,11 @@ OTHERS = [
         "CHECK (scope = 'session')",
         "constraint compaction_policies: CHECK (scope = 'session' OR scope = 'agent') is missing",
     ),
-    ("        ON DELETE CASCADE\n", "", "constraint tools: FOREIGN KEY"),
+    (
+        "REFERENCES mcp_servers (tenant_id, id) ON DELETE CASCADE",
+        "REFERENCES mcp_servers (tenant_id, id)",
+        "constraint mcp_tools: FOREIGN KEY",
+    ),
     (") STRICT, WITHOUT ROWID;", ") STRICT;", "table sessions is 'STRICT', not 'STRICT, WITHOUT ROWID'"),
     ("tokenize = 'ascii'", "tokenize = 'unicode61'", "table message_index is 'CREATE VIRTUAL TABLE"),
     (
