@@ -69,6 +69,7 @@ AREAS = {
     "tasks": "Tasks between agents (A2A), and their push notification settings.",
     "channels": "Connections of agents to chat platforms, with their credentials.",
     "tools": "MCP servers, their tools, and who may use them.",
+    "declared-resources": "Resources that manifests declare, and applying them.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "The activity log: each action with its actor and reason.",
     "retention": "Retention policies, holds and sweeps.",

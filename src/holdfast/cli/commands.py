@@ -15,9 +15,11 @@ from .output import one_line, print_line
 
 _COMMANDS = {
     "agents": "registry.agents",
+    "apply": "apply.apply",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
+    "declared": "registry.declared",
     "doctor": "doctor.doctor",
     "export": "bundles.export",
     "import": "imports.imports",

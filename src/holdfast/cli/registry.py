@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncAgents, AsyncAgentShares, AsyncChannels
+from holdfast.types import AsyncAgents, AsyncAgentShares, AsyncChannels, AsyncDeclaredResources
 
 from .grant_commands import add_grants
 from .record_commands import record_commands
@@ -17,4 +17,11 @@ channels = record_commands(
     AsyncChannels,
     columns=["name", "channel_type", "agent", "is_enabled", "id"],
     about="Manage the connections of agents to chat platforms.",
+)
+
+declared = record_commands(
+    "declared",
+    AsyncDeclaredResources,
+    columns=["ref", "source", "applied_by", "updated_at"],
+    about="Manage the resources that `holdfast apply` has applied.",
 )

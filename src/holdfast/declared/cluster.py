@@ -41,16 +41,7 @@ class Cluster:
     """
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        settings = client.Configuration()
-        try:
-            if kubeconfig is None and context is None:
-                config.load_config(client_configuration=settings)
-            else:
-                config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=settings)
-        except config.ConfigException as error:
-            raise NotFound(
-                f"no Kubernetes cluster is configured: {error}", noun="cluster", key=kubeconfig or ""
-            ) from None
+        settings = _settings(kubeconfig, context)
         settings.retries = False
         self._client = client.ApiClient(settings)
         self._custom = client.CustomObjectsApi(self._client)
@@ -150,6 +141,22 @@ class Cluster:
         if response.status >= 400:
             raise ApiException(status=response.status, reason=response.reason)
         return json.loads(data)
+
+
+def _settings(kubeconfig: str | None, context: str | None) -> Any:
+    settings = client.Configuration()
+    try:
+        config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=settings)
+        return settings
+    except (config.ConfigException, OSError) as error:
+        problem = NotFound(f"no Kubernetes cluster is configured: {error}", noun="cluster", key=kubeconfig or "")
+    if kubeconfig is not None or context is not None:
+        raise problem
+    try:
+        config.load_incluster_config(client_configuration=settings)
+    except config.ConfigException:
+        raise problem from None
+    return settings
 
 
 def _lines(response: Any) -> Iterator[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from holdfast import TenantHandle
 from holdfast.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.types import AppliedChange
 
-from .applying import declarations
+from .applying import declarations, known_models
 from .sources import RETRY_S, Retries, Source
 
 RESYNC_S = 300.0
@@ -80,7 +80,8 @@ class Keeper:
         snapshot = self._source.snapshot()
         if snapshot is None:
             return
-        found, refused = declarations(self._tenant, snapshot.resources, snapshot.values)
+        models = known_models(self._tenant, snapshot.resources)
+        found, refused = declarations(snapshot.resources, snapshot.values, models)
         errors: dict[str, HoldfastError] = {**snapshot.errors, **refused}
         for error in errors.values():
             if snapshot.is_whole:

@@ -51,6 +51,13 @@ class Source(Protocol):
     def start(self, changed: Event, stop: Event, report: Report) -> None:
         """Begin to set ``changed`` after each change, in threads of its own, until ``stop`` is set."""
 
+    def load(self) -> None:
+        """Read the resources once, in this thread.
+
+        Raises:
+            HoldfastError: they cannot be read.
+        """
+
     def snapshot(self) -> Snapshot | None:
         """Return the current resources; ``None`` if they are not known yet."""
 
@@ -74,6 +81,9 @@ class FolderSource:
 
     def start(self, changed: Event, stop: Event, report: Report) -> None:
         Thread(target=self._poll, args=(changed, stop), name="holdfast-manifests", daemon=True).start()
+
+    def load(self) -> None:
+        """Nothing to do: ``snapshot`` reads the files."""
 
     def snapshot(self) -> Snapshot:
         documents = read_documents(self._path, self._limits)
@@ -124,6 +134,12 @@ class ClusterSource:
     def start(self, changed: Event, stop: Event, report: Report) -> None:
         Thread(target=self._discover, args=(changed, stop, report), name="holdfast-kinds", daemon=True).start()
 
+    def load(self) -> None:
+        for kind, version in self._versions().items():
+            mirror = Mirror()
+            mirror.replace(self._cluster.objects(kind, version, self._namespace))
+            self._mirrors[kind] = (version, mirror)
+
     def snapshot(self) -> Snapshot | None:
         with self._lock:
             if not self._mirrors or not all(mirror.is_complete for _, mirror in self._mirrors.values()):
@@ -161,9 +177,7 @@ class ClusterSource:
         retries = Retries(self._retry_s)
         while not stop.is_set():
             try:
-                versions = self._cluster.versions()
-                if not versions:
-                    raise NotFound(f"the cluster has no resources of {GROUP}", noun="kind", key=GROUP)
+                versions = self._versions()
             except HoldfastError as error:
                 report(error)
                 stop.wait(retries.next())
@@ -175,6 +189,12 @@ class ClusterSource:
                     arguments = (kind, changed, stop, report)
                     Thread(target=self._follow, args=arguments, name=f"holdfast-{kind}", daemon=True).start()
             stop.wait(MAX_RETRY_S)
+
+    def _versions(self) -> dict[str, str]:
+        versions = self._cluster.versions()
+        if not versions:
+            raise NotFound(f"the cluster has no resources of {GROUP}", noun="kind", key=GROUP)
+        return versions
 
     def _follow(self, kind: str, changed: Event, stop: Event, report: Report) -> None:
         """List the objects of a kind, then take over each change, and reconnect whenever the connection ends."""

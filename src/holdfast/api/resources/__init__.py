@@ -7,6 +7,7 @@ from ..operations import Operation, collect
 from . import (
     a2a,
     conversation,
+    declared,
     execution,
     keys,
     messages,
@@ -37,6 +38,7 @@ OPERATIONS: list[Operation] = [
         objects,
         a2a,
         platform,
+        declared,
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
@@ -44,5 +46,6 @@ OPERATIONS: list[Operation] = [
     *snapshots.ROUTES,
     *a2a.ROUTES,
     *platform.ROUTES,
+    *declared.ROUTES,
 ]
 """All operations of the server."""

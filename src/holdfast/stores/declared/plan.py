@@ -121,7 +121,7 @@ async def make_plan(
 
 def own_rows(resource: Any) -> list[OwnRow]:
     """Return the rows of a declared resource."""
-    return [OwnRow(item["store"], item["name"], item["id"], item["is_made"]) for item in resource.rows]
+    return [OwnRow(item["store"], item["name"], item["id"], item["is_made"]) for item in resource.rows.values()]
 
 
 def _named_rows(declarations: Sequence[Declaration]) -> set[tuple[str, Name]]:

@@ -59,8 +59,8 @@ class DeclaredResource(Struct, frozen=True):
     """The specification. Asterisks stand for the values in ``secrets``."""
     secrets: Secret[dict[str, str]] | None
     """The secret values of the specification, by their paths."""
-    rows: Annotated[list[dict[str, Any]], Limited("metadata_bytes")]
-    """The rows of other stores that it brings about: ``store``, ``name``, ``id``, and ``is_made`` if ``apply`` made it."""
+    rows: Annotated[dict[str, Any], Limited("metadata_bytes")]
+    """The rows of other stores that it brings about, by store and name: the id of each, and whether ``apply`` made it."""
     version: int
     created_at: datetime
     updated_at: datetime
@@ -79,7 +79,7 @@ class NewDeclaredResource(Struct, frozen=True):
     metadata: dict[str, Any] = {}
     spec: dict[str, Any] = {}
     secrets: Secret[dict[str, str]] | None = None
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, Any] = {}
 
 
 class DeclaredResourceChange(Struct, frozen=True):
@@ -91,7 +91,7 @@ class DeclaredResourceChange(Struct, frozen=True):
     metadata: dict[str, Any] | UnsetType = UNSET
     spec: dict[str, Any] | UnsetType = UNSET
     secrets: Secret[dict[str, str]] | UnsetType | None = UNSET
-    rows: list[dict[str, Any]] | UnsetType = UNSET
+    rows: dict[str, Any] | UnsetType = UNSET
 
 
 queries = Queries(__package__, "resources.sql")
@@ -200,10 +200,15 @@ class AsyncDeclaredResources(
     def _resource(
         self, plan: ResourcePlan, item: Declaration, rows: Rows, source: str, acting: ActorContext
     ) -> NewDeclaredResource:
-        own = [
-            {"store": target.name, "name": [*name], "id": rows.get(target.name, name).id, "is_made": is_made}
+        own = {
+            "/".join([target.name, *name]): {
+                "store": target.name,
+                "name": [*name],
+                "id": rows.get(target.name, name).id,
+                "is_made": is_made,
+            }
             for target, name, is_made in plan.rows
-        ]
+        }
         secrets = {path: secret.reveal() for path, secret in item.secrets.items()}
         return NewDeclaredResource(
             ref=item.ref,
