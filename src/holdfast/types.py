@@ -30,7 +30,7 @@ from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
 from .stores.declared.differences import FieldChange
-from .stores.declared.plan import AppliedChange, Declaration
+from .stores.declared.plan import AppliedChange, ResourceToApply
 from .stores.declared.resources import (
     AsyncDeclaredResources,
     DeclaredResource,
@@ -181,7 +181,6 @@ __all__ = [
     "CrewMemoryMatch",
     "DamagedCheckpoint",
     "DamagedSnapshot",
-    "Declaration",
     "DeclaredResource",
     "DeclaredResourceChange",
     "DeclaredResources",
@@ -234,6 +233,7 @@ __all__ = [
     "Providers",
     "PrunedMemories",
     "PrunedSessions",
+    "ResourceToApply",
     "RestoreResult",
     "Retention",
     "Rewind",

@@ -20,7 +20,7 @@ from .record_commands import acting_option, as_user
 if TYPE_CHECKING:
     from holdfast import TenantHandle
     from holdfast.declared.keeper import Keeper
-    from holdfast.declared.sources import Source
+    from holdfast.declared.sources import ResourceSource
 
 VALUE_CHARS = 60
 """Characters of a value that a difference shows."""
@@ -121,7 +121,7 @@ def _apply_files(handle: TenantHandle, path: Path, options: dict[str, Any]) -> S
     )
 
 
-def _folder(handle: TenantHandle, path: Path, options: dict[str, Any]) -> Source:
+def _folder(handle: TenantHandle, path: Path, options: dict[str, Any]) -> ResourceSource:
     from holdfast.declared.resources import DEFAULT_NAMESPACE
     from holdfast.declared.sources import FolderSource
     from holdfast.declared.values import local_values
@@ -132,7 +132,7 @@ def _folder(handle: TenantHandle, path: Path, options: dict[str, Any]) -> Source
     return FolderSource(path, values, handle.limits, name=name, namespace=namespace)
 
 
-def _cluster(options: dict[str, Any]) -> Source:
+def _cluster(options: dict[str, Any]) -> ResourceSource:
     from holdfast.declared.cluster import Cluster
     from holdfast.declared.sources import ClusterSource
 
@@ -142,7 +142,7 @@ def _cluster(options: dict[str, Any]) -> Source:
 
 def _keeper(
     handle: TenantHandle,
-    source: Source,
+    source: ResourceSource,
     show: Callable[..., None],
     errors: list[Exception],
     options: dict[str, Any],

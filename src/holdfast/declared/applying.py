@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast import AsyncTenantHandle, Filter, TenantHandle, column
 from holdfast.errors import InvalidManifest
 from holdfast.limits import Limits
-from holdfast.types import AppliedChange, Declaration, DeclaredResource
+from holdfast.types import AppliedChange, DeclaredResource, ResourceToApply
 
 from .resources import Resource
 from .rows import Models, declaration, model_refs, models_of
@@ -40,26 +40,19 @@ def apply(
     return tenant.declared.apply(found, source=source, prune=kinds, take_over=take_over, dry_run=dry_run)
 
 
-async def apply_async(
-    tenant: AsyncTenantHandle,
-    resources: Sequence[Resource],
-    values: Values,
-    *,
-    source: str,
-    prune: bool = False,
-    take_over: bool = False,
-    dry_run: bool = False,
-) -> Sequence[AppliedChange]:
-    """``apply`` under asyncio."""
+async def complete(tenant: AsyncTenantHandle, resources: Sequence[Resource], values: Values) -> list[ResourceToApply]:
+    """Return the resources with their rows, under asyncio.
+
+    Raises:
+        InvalidManifest: a resource refers to something that does not exist.
+    """
     rows = [row for where in _unknown(resources, tenant.limits) for row in await tenant.declared.list(where=where)]
-    found = _all(*declarations(resources, values, _models(resources, rows)))
-    kinds = KINDS if prune else ()
-    return await tenant.declared.apply(found, source=source, prune=kinds, take_over=take_over, dry_run=dry_run)
+    return _all(*declarations(resources, values, _models(resources, rows)))
 
 
 def declarations(
     resources: Sequence[Resource], values: Values, models: Models
-) -> tuple[list[Declaration], dict[str, InvalidManifest]]:
+) -> tuple[list[ResourceToApply], dict[str, InvalidManifest]]:
     """Return the resources with their rows, and the errors of those that refer to what does not exist, by reference."""
     found, errors = [], {}
     for resource in resources:
@@ -87,7 +80,7 @@ def _models(resources: Sequence[Resource], rows: Iterable[DeclaredResource]) -> 
     return {**{row.ref: str(row.spec["model"]) for row in rows}, **models_of(resources)}
 
 
-def _all(found: list[Declaration], errors: dict[str, InvalidManifest]) -> list[Declaration]:
+def _all(found: list[ResourceToApply], errors: dict[str, InvalidManifest]) -> list[ResourceToApply]:
     for error in errors.values():
         raise error
     return found

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.errors import Forbidden, NotFound, Unavailable
 from holdfast.extras import needs
 
-from .mirror import Expired, Listing
+from .mirror import Expired, ObjectList
 from .schemas import GROUP, KINDS
 
 with needs("kubernetes"):
@@ -67,7 +67,7 @@ class Cluster:
         }
         return {kind: version for kind, version in newest.items() if version is not None}
 
-    def objects(self, kind: str, version: str, namespace: str | None) -> Listing:
+    def objects(self, kind: str, version: str, namespace: str | None) -> ObjectList:
         """Return all objects of a kind, in one namespace or in all.
 
         Raises:
@@ -81,7 +81,7 @@ class Cluster:
             objects += page.get("items", [])
             options["_continue"] = page["metadata"].get("continue")
             if not options["_continue"]:
-                return Listing(page["metadata"]["resourceVersion"], objects)
+                return ObjectList(page["metadata"]["resourceVersion"], objects)
 
     def watch(self, kind: str, version: str, namespace: str | None, since: str) -> Iterator[Mapping[str, Any]]:
         """Yield the events of a kind after a resource version, until the cluster ends the watch.

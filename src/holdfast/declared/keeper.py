@@ -14,7 +14,7 @@ from holdfast.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.types import AppliedChange
 
 from .applying import declarations, known_models
-from .sources import RETRY_S, Retries, Source
+from .sources import RETRY_S, ResourceSource, Retries
 
 RESYNC_S = 300.0
 """Seconds after which the rows are compared again although nothing has changed."""
@@ -36,7 +36,7 @@ class Keeper:
     def __init__(
         self,
         tenant: TenantHandle,
-        source: Source,
+        source: ResourceSource,
         *,
         on_applied: Callable[[Sequence[AppliedChange]], None],
         on_error: Callable[[Exception], None],

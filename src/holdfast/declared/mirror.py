@@ -16,7 +16,7 @@ Object = Mapping[str, Any]
 _GONE = 410
 
 
-class Listing(Struct, frozen=True):
+class ObjectList(Struct, frozen=True):
     """All objects of a kind at one resource version."""
 
     version: str
@@ -42,7 +42,7 @@ class Mirror:
         self.is_complete = False
         """Whether the objects were listed at least once."""
 
-    def replace(self, listing: Listing) -> bool:
+    def replace(self, listing: ObjectList) -> bool:
         """Take over a list; return whether an object was created, changed or deleted.
 
         Raises:

@@ -49,7 +49,7 @@ _PATH = re.compile(r"(.*) - at `\$?\.?(.*)`", re.DOTALL)
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`")
 
 
-class Metadata(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+class ObjectMetadata(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """The metadata of an object in Kubernetes. Only the names, labels and annotations matter here."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253, pattern=_DNS_NAME)]
@@ -71,7 +71,7 @@ class Metadata(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", 
 class _Manifest(Struct, Generic[S], frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     api_version: str
     kind: str
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: S
     status: KubernetesPart = None
 
@@ -145,8 +145,12 @@ def read_resource(document: Document, namespace: str = DEFAULT_NAMESPACE) -> Res
         manifest = msgspec.convert(value, shape[kind.versions[version]])
     except msgspec.ValidationError as error:
         raise _error(place, error) from None
-    metadata: Metadata = manifest.metadata
+    metadata: ObjectMetadata = manifest.metadata
     spec, secrets = _mask(value["spec"], SECRET_VALUES.get(kind.name, ()))
+    for path, secret in secrets.items():
+        if secret == Secret(MASK):
+            message = f"the value is {MASK}, the text shown in place of a secret: give the value itself"
+            raise place.error(message, f"spec.{path.replace('/', '.')}")
     return Resource(
         kind=kind.name,
         version=version,

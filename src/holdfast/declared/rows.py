@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import NewAgent
 from holdfast.encryption import Secret
-from holdfast.types import Declaration, NewMcpServer, NewModel, NewProvider, ProviderType
+from holdfast.types import NewMcpServer, NewModel, NewProvider, ProviderType, ResourceToApply
 
 from .resources import SECRET_VALUES, Resource
 from .schemas import GROUP, agents, models, tool_servers
@@ -62,7 +62,7 @@ def models_of(resources: Iterable[Resource]) -> Models:
     return {resource.ref: resource.spec["model"] for resource in resources if resource.kind == "ModelConfig"}
 
 
-def declaration(resource: Resource, values: Values, models: Models) -> Declaration:
+def declaration(resource: Resource, values: Values, models: Models) -> ResourceToApply:
     """Return a resource with its rows.
 
     Args:
@@ -73,7 +73,7 @@ def declaration(resource: Resource, values: Values, models: Models) -> Declarati
     """
     rows, secrets = _ROWS[resource.kind](resource, resource.parsed(resource.schema()), values, models)
     metadata = {"labels": resource.labels, "annotations": resource.annotations}
-    return Declaration(
+    return ResourceToApply(
         kind=resource.kind,
         namespace=resource.namespace,
         name=resource.name,
@@ -104,7 +104,7 @@ def _provider(resource: Resource, spec: Any, values: Values, known: Models) -> A
 
 def _model(resource: Resource, spec: Any, values: Values, known: Models) -> Any:
     name, section = _named(resource), spec.section
-    field = "apiKeySecret" if isinstance(spec, models.ModelConfig) else "apiKeySecretRef"
+    field = "apiKeySecret" if isinstance(spec, models.ModelConfigSpec) else "apiKeySecretRef"
     whole = spec.provider in models.WHOLE_SECRETS
     key = _key(resource, values, spec.api_key_secret or "", spec.api_key_secret_key or "", field, whole=whole)
     token = getattr(section, "azure_ad_token", None)
@@ -163,7 +163,7 @@ def _memory(resource: Resource, spec: Any, values: Values, known: Models) -> Any
     return [], {} if secret is None else {"apiKey": secret}
 
 
-def _tool_server(resource: Resource, spec: tool_servers.ToolServer, values: Values, known: Models) -> Any:
+def _tool_server(resource: Resource, spec: tool_servers.ToolServerSpec, values: Values, known: Models) -> Any:
     stdio = spec.config.stdio
     if stdio is not None:
         env = {**(stdio.env or {}), **_all(resource, values, stdio.env_from, "config.stdio.envFrom")}
@@ -185,7 +185,9 @@ def _tool_server(resource: Resource, spec: tool_servers.ToolServer, values: Valu
     return [_remote(resource, spec.description, transport, remote, headers)], {}
 
 
-def _remote_mcp_server(resource: Resource, spec: tool_servers.RemoteMCPServer, values: Values, known: Models) -> Any:
+def _remote_mcp_server(
+    resource: Resource, spec: tool_servers.RemoteMCPServerSpec, values: Values, known: Models
+) -> Any:
     headers = _all(resource, values, spec.headers_from, "headersFrom")
     transport = "sse" if spec.protocol == "SSE" else "streamable-http"
     return [_remote(resource, spec.description, transport, spec, headers)], {}
@@ -207,7 +209,7 @@ def _remote(resource: Resource, description: str, transport: Any, spec: Any, hea
     )
 
 
-def _mcp_server(resource: Resource, spec: tool_servers.MCPServer, values: Values, known: Models) -> Any:
+def _mcp_server(resource: Resource, spec: tool_servers.MCPServerSpec, values: Values, known: Models) -> Any:
     deployment = spec.deployment
     is_http = spec.transport_type == "http" or (spec.transport_type is None and spec.http_transport is not None)
     url = f"http://{resource.name}.{resource.namespace}:{deployment.port or MCP_PORT}/mcp"
@@ -246,7 +248,7 @@ def _agent(resource: Resource, spec: Any, values: Values, known: Models) -> Any:
     system, tools = _declarative(resource, spec, values)
     ref = _model_ref(resource, name) if name else ""
     if ref and ref not in known:
-        path = "spec.modelConfig" if isinstance(spec, agents.AgentV1) else "spec.declarative.modelConfig"
+        path = "spec.modelConfig" if isinstance(spec, agents.AgentSpecV1) else "spec.declarative.modelConfig"
         raise resource.place.error(f"{ref} does not exist: declare it, too", path)
     row = NewAgent(
         id=agent_id(_named(resource)),
@@ -263,7 +265,7 @@ def _agent(resource: Resource, spec: Any, values: Values, known: Models) -> Any:
 
 def _declarative(resource: Resource, spec: Any, values: Values) -> tuple[str, list[str]]:
     """Return the system prompt and the tools of an agent."""
-    if isinstance(spec, agents.AgentV1):
+    if isinstance(spec, agents.AgentSpecV1):
         return spec.system_message or "", [*_tools(resource, spec.tools or [])]
     declarative = spec.declarative
     if declarative is None:

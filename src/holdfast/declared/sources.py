@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, InvalidManifest, NotFound, Unavailabl
 from holdfast.limits import Limits
 
 from .documents import Document, Place, manifest_files, read_documents
-from .mirror import Expired, Listing, Mirror, WatchFailed
+from .mirror import Expired, Mirror, ObjectList, WatchFailed
 from .resources import DEFAULT_NAMESPACE, Resource, read_resource, read_resources
 from .schemas import GROUP, KINDS
 from .values import Values, values_of
@@ -25,7 +25,7 @@ RETRY_S, MAX_RETRY_S = 1.0, 60.0
 """Seconds after which a failed request to a cluster is repeated: the first time, and at most."""
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class SourceState(Struct, frozen=True, kw_only=True):
     """The resources of a source at one time."""
 
     resources: Sequence[Resource]
@@ -41,7 +41,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 Report = Callable[[HoldfastError], None]
 
 
-class Source(Protocol):
+class ResourceSource(Protocol):
     """A set of resources that changes."""
 
     @property
@@ -58,7 +58,7 @@ class Source(Protocol):
             HoldfastError: they cannot be read.
         """
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> SourceState | None:
         """Return the current resources; ``None`` if they are not known yet."""
 
 
@@ -85,9 +85,9 @@ class FolderSource:
     def load(self) -> None:
         """Nothing to do: ``snapshot`` reads the files."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SourceState:
         documents = read_documents(self._path, self._limits)
-        return Snapshot(resources=read_resources(documents, self._namespace), values=self._values, prune=KINDS)
+        return SourceState(resources=read_resources(documents, self._namespace), values=self._values, prune=KINDS)
 
     def _poll(self, changed: Event, stop: Event) -> None:
         """Report a change when the files stay the same for one interval, so that no half-written set is read."""
@@ -114,7 +114,7 @@ class ReadableCluster(Protocol):
     address: str
 
     def versions(self) -> dict[str, str]: ...
-    def objects(self, kind: str, version: str, namespace: str | None) -> Listing: ...
+    def objects(self, kind: str, version: str, namespace: str | None) -> ObjectList: ...
     def watch(self, kind: str, version: str, namespace: str | None, since: str) -> Any: ...
     def keys(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None: ...
 
@@ -140,7 +140,7 @@ class ClusterSource:
             mirror.replace(self._cluster.objects(kind, version, self._namespace))
             self._mirrors[kind] = (version, mirror)
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> SourceState | None:
         with self._lock:
             if not self._mirrors or not all(mirror.is_complete for _, mirror in self._mirrors.values()):
                 return None
@@ -161,7 +161,7 @@ class ClusterSource:
             except InvalidManifest as error:
                 errors[ref] = error
         values = values_of(self._values)
-        return Snapshot(resources=resources, values=values, prune=kinds, errors=errors, is_whole=False)
+        return SourceState(resources=resources, values=values, prune=kinds, errors=errors, is_whole=False)
 
     def _values(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         key = (kind, namespace, name)

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from holdfast.declared import applying, values
 from holdfast.declared.documents import Document, Place
 from holdfast.declared.resources import DEFAULT_NAMESPACE, read_resources
+from holdfast.declared.schemas import KINDS
 from holdfast.errors import Conflict
 from holdfast.types import AppliedChange, AsyncDeclaredResources
 
@@ -50,13 +51,12 @@ class AppliedChanges(Struct, frozen=True):
 async def apply_manifests(service: Service, *, tenant: str, body: Manifests) -> AppliedChanges:
     """Bring agents, providers, models and MCP servers to manifests, all in one transaction."""
     handle = service.tenant(tenant)
+    given = values.values_of(lambda kind, namespace, name: body.values.get(f"{kind}/{namespace}/{name}"))
     documents = [Document(Place("manifests", number), value) for number, value in enumerate(body.manifests, 1)]
-    changes = await applying.apply_async(
-        handle,
-        read_resources(documents, body.namespace),
-        values.values_of(lambda kind, namespace, name: body.values.get(f"{kind}/{namespace}/{name}")),
+    changes = await handle.declared.apply(
+        await applying.complete(handle, read_resources(documents, body.namespace), given),
         source=body.source,
-        prune=body.prune,
+        prune=KINDS if body.prune else (),
         take_over=body.take_over,
         dry_run=body.dry_run,
     )

@@ -25,13 +25,13 @@ class Kind(Struct, frozen=True):
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("ModelProviderConfig", "modelproviderconfigs", {"v1alpha2": models.ModelProviderConfig}),
-        Kind("ModelConfig", "modelconfigs", {"v1alpha2": models.ModelConfig, "v1alpha1": models.ModelConfigV1}),
-        Kind("ToolServer", "toolservers", {"v1alpha1": tool_servers.ToolServer}),
-        Kind("MCPServer", "mcpservers", {"v1alpha1": tool_servers.MCPServer}),
-        Kind("RemoteMCPServer", "remotemcpservers", {"v1alpha2": tool_servers.RemoteMCPServer}),
-        Kind("Memory", "memories", {"v1alpha1": models.Memory}),
-        Kind("Agent", "agents", {"v1alpha2": agents.Agent, "v1alpha1": agents.AgentV1}),
+        Kind("ModelProviderConfig", "modelproviderconfigs", {"v1alpha2": models.ModelProviderConfigSpec}),
+        Kind("ModelConfig", "modelconfigs", {"v1alpha2": models.ModelConfigSpec, "v1alpha1": models.ModelConfigSpecV1}),
+        Kind("ToolServer", "toolservers", {"v1alpha1": tool_servers.ToolServerSpec}),
+        Kind("MCPServer", "mcpservers", {"v1alpha1": tool_servers.MCPServerSpec}),
+        Kind("RemoteMCPServer", "remotemcpservers", {"v1alpha2": tool_servers.RemoteMCPServerSpec}),
+        Kind("Memory", "memories", {"v1alpha1": models.MemorySpec}),
+        Kind("Agent", "agents", {"v1alpha2": agents.AgentSpec, "v1alpha1": agents.AgentSpecV1}),
     )
 }
 """All kinds, in an order in which each follows the kinds that it refers to."""

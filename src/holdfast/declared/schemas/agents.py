@@ -79,7 +79,7 @@ class ByoDeployment(_Deployment):
     working_dir: str | None = None
 
 
-class McpToolV1(Part):
+class ServerToolsV1(Part):
     tool_server: str = ""
     tool_names: list[str] | None = None
 
@@ -88,16 +88,16 @@ class AgentToolV1(Part):
     ref: Text
 
 
-class ToolV1(Part):
+class ToolEntryV1(Part):
     type: Literal["McpServer", "Agent", None] = None
     agent: AgentToolV1 | None = None
-    mcp_server: McpToolV1 | None = None
+    mcp_server: ServerToolsV1 | None = None
 
     def __post_init__(self) -> None:
         _check_tool(self.type, self.mcp_server is not None, self.agent is not None)
 
 
-class AgentV1(Part):
+class AgentSpecV1(Part):
     """An ``Agent`` of v1alpha1."""
 
     a2a_config: A2AConfig | None = None
@@ -107,10 +107,10 @@ class AgentV1(Part):
     model_config: str | None = None
     stream: bool | None = None
     system_message: Text | None = None
-    tools: Annotated[list[ToolV1], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolEntryV1], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class McpTool(Part):
+class ServerTools(Part):
     name: Text
     allowed_headers: list[str] | None = None
     api_group: str | None = None
@@ -131,12 +131,12 @@ class AgentTool(Part):
     namespace: str | None = None
 
 
-class Tool(Part):
+class ToolEntry(Part):
     type: Literal["McpServer", "Agent", None] = None
     agent: AgentTool | None = None
     headers_from: list[NamedValue] | None = None
     isolate_sessions: bool | None = None
-    mcp_server: McpTool | None = None
+    mcp_server: ServerTools | None = None
 
     def __post_init__(self) -> None:
         _check_tool(self.type, self.mcp_server is not None, self.agent is not None)
@@ -156,7 +156,7 @@ class Compaction(Part):
     token_threshold: int | None = None
 
 
-class Context(Part):
+class ContextSettings(Part):
     compaction: Compaction | None = None
 
 
@@ -178,7 +178,7 @@ class PromptTemplate(Part):
 
 class Declarative(Part):
     a2a_config: A2AConfig | None = None
-    context: Context | None = None
+    context: ContextSettings | None = None
     deployment: DeclarativeDeployment | None = None
     execute_code_blocks: bool | None = None
     memory: MemorySettings | None = None
@@ -189,7 +189,7 @@ class Declarative(Part):
     stream: bool | None = None
     system_message: str | None = None
     system_message_from: ValueSource | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None
 
     def __post_init__(self) -> None:
         is_one = self.system_message is None or self.system_message_from is None
@@ -246,7 +246,7 @@ class Skills(Part):
     s3_refs: list[S3Ref] | None = None
 
 
-class Agent(Part):
+class AgentSpec(Part):
     """An ``Agent`` of v1alpha2."""
 
     allowed_namespaces: AllowedNamespaces | None = None

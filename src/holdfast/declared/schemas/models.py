@@ -198,7 +198,7 @@ class _ModelConfig(Part):
         return next((value for value in values if value is not None), None)
 
 
-class ModelConfigV1(_ModelConfig):
+class ModelConfigSpecV1(_ModelConfig):
     """A ``ModelConfig`` of v1alpha1."""
 
     api_key_secret_ref: str | None = None
@@ -216,7 +216,7 @@ class ModelConfigV1(_ModelConfig):
         return self.api_key_secret_ref
 
 
-class ModelConfig(_ModelConfig):
+class ModelConfigSpec(_ModelConfig):
     """A ``ModelConfig`` of v1alpha2."""
 
     api_key_passthrough: bool | None = None
@@ -239,7 +239,7 @@ class ModelConfig(_ModelConfig):
             require(bool(self.api_key_secret) and not passed, "tokenExchange needs apiKeySecret")
 
 
-class ModelProviderConfig(Part):
+class ModelProviderConfigSpec(Part):
     """A ``ModelProviderConfig`` of v1alpha2."""
 
     type: Provider
@@ -261,7 +261,7 @@ class Pinecone(Part):
     top_k: int | None = None
 
 
-class Memory(Part):
+class MemorySpec(Part):
     """A ``Memory`` of v1alpha1."""
 
     api_key_secret_key: str | None = None

@@ -55,14 +55,14 @@ class ToolServerConfig(Part):
         require(len(given) == 1, "give one of stdio, sse and streamableHttp")
 
 
-class ToolServer(Part):
+class ToolServerSpec(Part):
     """A ``ToolServer`` of v1alpha1."""
 
     config: ToolServerConfig
     description: str = ""
 
 
-class RemoteMCPServer(Part):
+class RemoteMCPServerSpec(Part):
     """A ``RemoteMCPServer`` of v1alpha2."""
 
     url: Text
@@ -88,7 +88,7 @@ class InitContainer(Part):
     security_context: KubernetesPart = None
 
 
-class ServiceAccount(Part):
+class PodServiceAccount(Part):
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
 
@@ -114,7 +114,7 @@ class Deployment(Part):
     resources: KubernetesPart = None
     secret_refs: list[SecretName] | None = None
     security_context: KubernetesPart = None
-    service_account: ServiceAccount | None = None
+    service_account: PodServiceAccount | None = None
     service_account_name: str | None = None
     sidecars: list[dict[str, KubernetesPart]] | None = None
     tolerations: KubernetesPart = None
@@ -133,7 +133,7 @@ class HttpTransport(Part):
     tls: HttpTransportTls | None = None
 
 
-class MCPServer(Part):
+class MCPServerSpec(Part):
     """An ``MCPServer`` of v1alpha1."""
 
     deployment: Deployment

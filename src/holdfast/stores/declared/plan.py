@@ -17,10 +17,10 @@ from ...core.records.comparison import changed_fields
 from ...engines.protocol import Connection
 from ...errors import Conflict, InvalidInput
 from .differences import FieldChange, differences, secret_differences
-from .targets import Name, NewRow, Rows, Store, Target, read_all, read_rows, read_where, target_of
+from .targets import CurrentRows, Name, NewRow, Store, Target, read_all, read_rows, read_where, target_of
 
 
-class Declaration(Struct, frozen=True, kw_only=True):
+class ResourceToApply(Struct, frozen=True, kw_only=True):
     """A resource with the rows that it shall bring about."""
 
     kind: str
@@ -74,7 +74,7 @@ class OwnRow(Struct, frozen=True):
 class ResourcePlan(Struct, kw_only=True):
     """What must be done for one resource."""
 
-    declaration: Declaration | None
+    declaration: ResourceToApply | None
     """``None`` for a resource that is deleted."""
     current: Any
     """The declared resource, or ``None``."""
@@ -86,10 +86,10 @@ class ResourcePlan(Struct, kw_only=True):
     """Rows that do not belong to the resource any more."""
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ApplyRequest(Struct, frozen=True, kw_only=True):
     """The arguments of ``apply``."""
 
-    declarations: Sequence[Declaration]
+    declarations: Sequence[ResourceToApply]
     source: str
     prune: Collection[str]
     keep: Collection[str]
@@ -97,8 +97,8 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 async def make_plan(
-    connection: Connection, declared: Store, stores: Mapping[str, Store], request: Request
-) -> tuple[list[ResourcePlan], Rows]:
+    connection: Connection, declared: Store, stores: Mapping[str, Store], request: ApplyRequest
+) -> tuple[list[ResourcePlan], CurrentRows]:
     """Return what must be done, in the order of the declarations, and the current rows.
 
     Raises:
@@ -124,7 +124,7 @@ def own_rows(resource: Any) -> list[OwnRow]:
     return [OwnRow(item["store"], item["name"], item["id"], item["is_made"]) for item in resource.rows.values()]
 
 
-def _named_rows(declarations: Sequence[Declaration]) -> set[tuple[str, Name]]:
+def _named_rows(declarations: Sequence[ResourceToApply]) -> set[tuple[str, Name]]:
     owners: dict[tuple[str, Name], str] = {}
     for item in declarations:
         for new in item.rows:
@@ -143,7 +143,7 @@ def _named_rows(declarations: Sequence[Declaration]) -> set[tuple[str, Name]]:
     return {*owners}
 
 
-async def _current(connection: Connection, declared: Store, request: Request) -> list[Any]:
+async def _current(connection: Connection, declared: Store, request: ApplyRequest) -> list[Any]:
     """Read the resources of the request, and all others of its source if it prunes."""
     found: list[Any] = []
     if request.prune:
@@ -152,12 +152,17 @@ async def _current(connection: Connection, declared: Store, request: Request) ->
     return found + await read_where(connection, declared, "ref", missing)
 
 
-def _is_pruned(row: Any, request: Request) -> bool:
+def _is_pruned(row: Any, request: ApplyRequest) -> bool:
     return row.source == request.source and row.kind in request.prune
 
 
 def _plan(
-    item: Declaration, current: Any, owned: Sequence[OwnRow], rows: Rows, stores: Mapping[str, Store], request: Request
+    item: ResourceToApply,
+    current: Any,
+    owned: Sequence[OwnRow],
+    rows: CurrentRows,
+    stores: Mapping[str, Store],
+    request: ApplyRequest,
 ) -> ResourcePlan:
     if current is not None and current.source != request.source and not request.take_over:
         raise Conflict(
@@ -173,7 +178,7 @@ def _plan(
         row = rows.get(target.name, name)
         plan.rows.append((target, name, made.get((target.name, name), row is None)))
         linked = rows.linked(new)
-        changes = {} if linked is None else changed_fields(stores[target.name], linked, row)
+        changes = {} if linked is None else _checked_fields(item, stores[target.name], linked, row)
         if row is None or changes:
             plan.writes.append(RowChange(target, name, new))
         drift += [] if row is None else _shown(target.name, changes)
@@ -191,13 +196,22 @@ def _plan(
     return plan
 
 
+def _checked_fields(item: ResourceToApply, store: Store, new: Struct, row: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that would change. An error names the resource."""
+    try:
+        return changed_fields(store, new, row)
+    except InvalidInput as error:
+        error.args = (f"{item.ref}: {error}",)
+        raise
+
+
 def _action(current: Any, plan: ResourcePlan, was_adopted: bool, is_changed: bool) -> Any:
     if current is None:
         return "adopted" if was_adopted else "created"
     return "changed" if is_changed or plan.writes or plan.deletions else "unchanged"
 
 
-def _declared_changes(current: Any, item: Declaration) -> list[FieldChange]:
+def _declared_changes(current: Any, item: ResourceToApply) -> list[FieldChange]:
     """Return what differs between a declared resource and a declaration."""
     secrets = {} if current.secrets is None else current.secrets.reveal()
     given = {path: secret.reveal() for path, secret in item.secrets.items()}
@@ -222,7 +236,7 @@ def _shown(store: str, changes: Mapping[str, tuple[Any, Any]]) -> list[FieldChan
     ]
 
 
-def _deletion(row: Any, owned: Sequence[OwnRow], rows: Rows) -> ResourcePlan:
+def _deletion(row: Any, owned: Sequence[OwnRow], rows: CurrentRows) -> ResourcePlan:
     live = [own for own in owned if rows.get(own.store, own.name) is not None]
     kept = [f"{own.store} {'/'.join(own.name)}" for own in live if not own.is_made]
     change = AppliedChange(ref=row.ref, action="pruned", kept=kept)

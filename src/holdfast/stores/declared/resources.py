@@ -36,8 +36,8 @@ from ...core.store import within
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, NotFound
 from ..objects.activity import Audited
-from .plan import AppliedChange, Declaration, OwnRow, Request, ResourcePlan, make_plan, own_rows
-from .targets import TARGETS, Rows
+from .plan import AppliedChange, ApplyRequest, OwnRow, ResourcePlan, ResourceToApply, make_plan, own_rows
+from .targets import TARGETS, CurrentRows
 
 
 class DeclaredResource(Struct, frozen=True):
@@ -108,11 +108,11 @@ class AsyncDeclaredResources(
 
     async def apply(
         self,
-        declarations: Sequence[Declaration],
+        declarations: Sequence[ResourceToApply],
         *,
         source: str,
-        prune: Collection[str] = (),
-        keep: Collection[str] = (),
+        prune: Sequence[str] = (),
+        keep: Sequence[str] = (),
         take_over: bool = False,
         dry_run: bool = False,
     ) -> Sequence[AppliedChange]:
@@ -138,7 +138,7 @@ class AsyncDeclaredResources(
         """
         limits = self._scope.limits
         limits.check("batch_rows", len(declarations), "declarations")
-        request = Request(
+        request = ApplyRequest(
             declarations=declarations,
             source=scopes.name(source, "source", limits, limit="key_bytes"),
             prune=frozenset(prune),
@@ -154,7 +154,7 @@ class AsyncDeclaredResources(
     def _stores(self) -> dict[str, Any]:
         return {target.name: target.kind(self._engine, self._scope) for target in TARGETS}
 
-    async def _planned(self, connection: Connection, request: Request) -> tuple[list[ResourcePlan], Rows]:
+    async def _planned(self, connection: Connection, request: ApplyRequest) -> tuple[list[ResourcePlan], CurrentRows]:
         plans, rows = await make_plan(connection, self, self._stores(), request)
         for plan in plans:
             if plan.deletions:
@@ -172,9 +172,12 @@ class AsyncDeclaredResources(
                 if store == own.store:
                     row = await query.one(connection, params)
                     counts[noun] += 0 if row is None else int(row[0])
-        return {noun: number for noun, number in counts.items() if number}
+        counts["models"] -= sum(own.store == "models" for own in deletions)  # they belong to the resource itself
+        return {noun: number for noun, number in counts.items() if number > 0}
 
-    async def _carry_out(self, connection: Connection, acting: ActorContext, request: Request) -> list[ResourcePlan]:
+    async def _carry_out(
+        self, connection: Connection, acting: ActorContext, request: ApplyRequest
+    ) -> list[ResourcePlan]:
         """Make the plan again in the transaction, and carry it out."""
         plans, rows = await self._planned(connection, request)
         stores = self._stores()
@@ -198,7 +201,7 @@ class AsyncDeclaredResources(
         return plans
 
     def _resource(
-        self, plan: ResourcePlan, item: Declaration, rows: Rows, source: str, acting: ActorContext
+        self, plan: ResourcePlan, item: ResourceToApply, rows: CurrentRows, source: str, acting: ActorContext
     ) -> NewDeclaredResource:
         own = {
             "/".join([target.name, *name]): {

@@ -53,7 +53,7 @@ def target_of(new: Struct) -> Target:
     return next(target for target in TARGETS if isinstance(new, target.new))
 
 
-class Rows:
+class CurrentRows:
     """The current rows of all targets, by target and name."""
 
     def __init__(self) -> None:
@@ -81,9 +81,11 @@ class Rows:
         return None if provider is None else structs.replace(new, provider=provider.id)
 
 
-async def read_rows(connection: Connection, stores: Mapping[str, Store], names: Iterable[tuple[str, Name]]) -> Rows:
+async def read_rows(
+    connection: Connection, stores: Mapping[str, Store], names: Iterable[tuple[str, Name]]
+) -> CurrentRows:
     """Read the rows with these targets and names, a thousand with each statement."""
-    rows = Rows()
+    rows = CurrentRows()
     by_target: dict[str, set[Name]] = {}
     for target_name, name in names:
         by_target.setdefault(target_name, set()).add(name)
