@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast import NewAgent
 from holdfast.encryption import Secret
 from holdfast.types import NewMcpServer, NewModel, NewProvider, ResourceToApply
@@ -26,9 +28,9 @@ def _resources(world: World, number: int) -> list[ResourceToApply]:
     model = NewModel(provider=provider.name, name=f"model {number}", is_default=True)
     server = NewMcpServer(name=f"declared {number}", transport="sse", url="https://example.com", description=text)
     agent = NewAgent(id=f"declared-{number}", name=f"declared {number}", system=text)
-    common = {"namespace": "workload", "name": str(number), "spec": {"text": text}}
+    common: dict[str, Any] = {"namespace": "workload", "name": str(number), "spec": {"text": text}}
     return [
-        ResourceToApply(kind="ModelConfig", secrets={"key": Secret(text)}, rows=[provider, model], **common),
+        ResourceToApply(kind="ModelConfig", secrets=Secret({"key": text}), rows=[provider, model], **common),
         ResourceToApply(kind="MCPServer", rows=[server], **common),
         ResourceToApply(kind="Agent", rows=[agent], **common),
     ]

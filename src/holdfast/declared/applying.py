@@ -36,7 +36,7 @@ def apply(
         Conflict: a resource belongs to another source; nothing was changed.
     """
     found = _all(*declarations(resources, values, known_models(tenant, resources)))
-    kinds = KINDS if prune else ()
+    kinds = [*KINDS] if prune else []
     return tenant.declared.apply(found, source=source, prune=kinds, take_over=take_over, dry_run=dry_run)
 
 

@@ -72,6 +72,7 @@ def declaration(resource: Resource, values: Values, models: Models) -> ResourceT
         InvalidManifest: a value or a ``ModelConfig`` that it refers to does not exist.
     """
     rows, secrets = _ROWS[resource.kind](resource, resource.parsed(resource.schema()), values, models)
+    given = {path: secret.reveal() for path, secret in {**resource.secrets, **secrets}.items()}
     metadata = {"labels": resource.labels, "annotations": resource.annotations}
     return ResourceToApply(
         kind=resource.kind,
@@ -80,7 +81,7 @@ def declaration(resource: Resource, values: Values, models: Models) -> ResourceT
         api_version=f"{GROUP}/{resource.version}",
         metadata={name: value for name, value in metadata.items() if value},
         spec=resource.spec,
-        secrets={**resource.secrets, **secrets},
+        secrets=Secret(given) if given else None,
         rows=rows,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ class SourceState(Struct, frozen=True, kw_only=True):
 
     resources: Sequence[Resource]
     values: Values
-    prune: Collection[str]
+    prune: Sequence[str]
     """The kinds that are complete: what is missing of these was deleted."""
     errors: Mapping[str, HoldfastError] = {}
     """Resources that are not valid, by reference: their rows stay as they are."""
@@ -87,7 +87,7 @@ class FolderSource:
 
     def snapshot(self) -> SourceState:
         documents = read_documents(self._path, self._limits)
-        return SourceState(resources=read_resources(documents, self._namespace), values=self._values, prune=KINDS)
+        return SourceState(resources=read_resources(documents, self._namespace), values=self._values, prune=[*KINDS])
 
     def _poll(self, changed: Event, stop: Event) -> None:
         """Report a change when the files stay the same for one interval, so that no half-written set is read."""

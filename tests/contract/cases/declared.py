@@ -27,7 +27,10 @@ TABLES = ("providers", "models", "mcp_servers", "agents", "declared")
 
 
 def model(name: str, key: str = "key", model_name: str = "gpt") -> ResourceToApply:
-    rows = [NewProvider(name=name, api_key=Secret(key)), NewModel(provider=name, name=model_name, is_default=True)]
+    rows: list[Any] = [
+        NewProvider(name=name, api_key=Secret(key)),
+        NewModel(provider=name, name=model_name, is_default=True),
+    ]
     return ResourceToApply(kind="ModelConfig", namespace="ns", name=name, spec={"model": model_name}, rows=rows)
 
 
@@ -157,9 +160,9 @@ async def a_dry_run_shows_the_same_and_writes_nothing(world: World) -> None:
 @contract()
 async def a_difference_names_the_fields_and_no_secret(world: World) -> None:
     acme = world.tenant()
-    given = structs.replace(agent("a1"), secrets={"env/TOKEN": Secret("t-1")}, metadata={"labels": {"a": "b"}})
+    given = structs.replace(agent("a1"), secrets=Secret({"env/TOKEN": "t-1"}), metadata={"labels": {"a": "b"}})
     await acme.declared.apply([given, model("m1")], source="files")
-    changed = structs.replace(agent("a1", "Be brief."), secrets={"env/TOKEN": Secret("t-2")})
+    changed = structs.replace(agent("a1", "Be brief."), secrets=Secret({"env/TOKEN": "t-2"}))
     change = only(await acme.declared.apply([changed, model("m1")], source="files"), "changed")
     assert list(change.fields) == [
         FieldChange("metadata.labels", {"a": "b"}, None),
@@ -211,12 +214,19 @@ async def one_invalid_resource_changes_nothing_at_all(world: World) -> None:
     before = await everything(acme)
     same_row = structs.replace(agent("other"), rows=[NewAgent(id="a1", name="a1")])
     bad_url = [NewMcpServer(name="s", transport="sse", url="https://user:password@example.com")]
+    wrong: Any
     for wrong, error in (
         (agent("a3", "x" * 101), LimitExceeded),
         (structs.replace(server("s"), rows=bad_url), InvalidInput),
         (same_row, InvalidInput),
         (agent("a1"), InvalidInput),
         (structs.replace(agent("a3"), name=""), InvalidInput),
+        (structs.replace(agent("a3"), name=7), InvalidInput),
+        (structs.replace(agent("a3"), rows=["a row"]), InvalidInput),
+        (structs.replace(agent("a3"), rows=[NewAgent(name="without an id")]), InvalidInput),
+        (structs.replace(agent("a3"), secrets={"path": "text"}), InvalidInput),
+        (structs.replace(agent("a3"), secrets=Secret("text")), InvalidInput),
+        ("a resource", InvalidInput),
     ):
         with raises(error):
             await acme.declared.apply([model("m"), agent("a1", "new"), wrong], source="files", prune=KINDS)

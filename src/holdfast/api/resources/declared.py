@@ -56,7 +56,7 @@ async def apply_manifests(service: Service, *, tenant: str, body: Manifests) -> 
     changes = await handle.declared.apply(
         await applying.complete(handle, read_resources(documents, body.namespace), given),
         source=body.source,
-        prune=KINDS if body.prune else (),
+        prune=[*KINDS] if body.prune else [],
         take_over=body.take_over,
         dry_run=body.dry_run,
     )

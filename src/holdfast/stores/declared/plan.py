@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, structs
 
 from ...core.crypto import MASK, Secret
@@ -17,7 +18,7 @@ from ...core.records.comparison import changed_fields
 from ...engines.protocol import Connection
 from ...errors import Conflict, InvalidInput
 from .differences import FieldChange, differences, secret_differences
-from .targets import CurrentRows, Name, NewRow, Store, Target, read_all, read_rows, read_where, target_of
+from .targets import TARGETS, CurrentRows, Name, NewRow, Store, Target, read_all, read_rows, read_where, target_of
 
 
 class ResourceToApply(Struct, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class ResourceToApply(Struct, frozen=True, kw_only=True):
     api_version: str = ""
     metadata: dict[str, Any] = {}
     spec: dict[str, Any] = {}
-    secrets: dict[str, Secret[str]] = {}
+    secrets: Secret[dict[str, str]] | None = None
     """The secret values of the specification, by their paths."""
     rows: Sequence[NewRow] = ()
 
@@ -120,8 +121,42 @@ async def make_plan(
 
 
 def own_rows(resource: Any) -> list[OwnRow]:
-    """Return the rows of a declared resource."""
-    return [OwnRow(item["store"], item["name"], item["id"], item["is_made"]) for item in resource.rows.values()]
+    """Return the rows of a declared resource. What was written by hand and does not name a row is left out."""
+    rows = []
+    for item in resource.rows.values():
+        try:
+            row = msgspec.convert(item, OwnRow)
+        except msgspec.ValidationError:
+            continue
+        if any(row.store == target.name and len(row.name) == len(target.fields) for target in TARGETS):
+            rows.append(row)
+    return rows
+
+
+def check_resources(declarations: Sequence[ResourceToApply]) -> None:
+    """Check what the types of the arguments promise.
+
+    Raises:
+        InvalidInput: an argument has another type.
+    """
+    for item in declarations:
+        if not isinstance(item, ResourceToApply):
+            raise InvalidInput(f"declarations are ResourceToApply, not {type(item).__name__}", field="declarations")
+        texts = (item.kind, item.name, item.namespace)
+        if not all(isinstance(text, str) for text in texts):
+            raise InvalidInput("kind, name and namespace of a resource must be strings", field="declarations")
+        for new in item.rows:
+            if not any(isinstance(new, target.new) for target in TARGETS):
+                raise InvalidInput(f"{item.ref}: a row cannot be a {type(new).__name__}", field="rows")
+            target = target_of(new)
+            if not all(isinstance(name, str) for name in target.name_of(new)):
+                needed = " and ".join(target.fields)
+                raise InvalidInput(f"{item.ref}: a row of {target.name} needs {needed}", field="rows")
+        secrets = {} if item.secrets is None else item.secrets.reveal() if isinstance(item.secrets, Secret) else None
+        if not isinstance(secrets, Mapping) or not all(isinstance(part, str) for part in secrets.values()):
+            raise InvalidInput(
+                f"{item.ref}: secrets must be a Secret that holds a dictionary of strings", field="secrets"
+            )
 
 
 def _named_rows(declarations: Sequence[ResourceToApply]) -> set[tuple[str, Name]]:
@@ -213,8 +248,7 @@ def _action(current: Any, plan: ResourcePlan, was_adopted: bool, is_changed: boo
 
 def _declared_changes(current: Any, item: ResourceToApply) -> list[FieldChange]:
     """Return what differs between a declared resource and a declaration."""
-    secrets = {} if current.secrets is None else current.secrets.reveal()
-    given = {path: secret.reveal() for path, secret in item.secrets.items()}
+    secrets, given = ({} if one.secrets is None else one.secrets.reveal() for one in (current, item))
     return [
         *differences(current.api_version, item.api_version, "apiVersion"),
         *differences(current.metadata, item.metadata, "metadata"),

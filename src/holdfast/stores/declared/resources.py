@@ -8,7 +8,7 @@ made. Only these are deleted with it; a row that existed before stays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -36,7 +36,16 @@ from ...core.store import within
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, NotFound
 from ..objects.activity import Audited
-from .plan import AppliedChange, ApplyRequest, OwnRow, ResourcePlan, ResourceToApply, make_plan, own_rows
+from .plan import (
+    AppliedChange,
+    ApplyRequest,
+    OwnRow,
+    ResourcePlan,
+    ResourceToApply,
+    check_resources,
+    make_plan,
+    own_rows,
+)
 from .targets import TARGETS, CurrentRows
 
 
@@ -138,6 +147,7 @@ class AsyncDeclaredResources(
         """
         limits = self._scope.limits
         limits.check("batch_rows", len(declarations), "declarations")
+        check_resources(declarations)
         request = ApplyRequest(
             declarations=declarations,
             source=scopes.name(source, "source", limits, limit="key_bytes"),
@@ -212,7 +222,6 @@ class AsyncDeclaredResources(
             }
             for target, name, is_made in plan.rows
         }
-        secrets = {path: secret.reveal() for path, secret in item.secrets.items()}
         return NewDeclaredResource(
             ref=item.ref,
             kind=item.kind,
@@ -223,7 +232,7 @@ class AsyncDeclaredResources(
             applied_by=acting.actor()[1],
             metadata=item.metadata,
             spec=item.spec,
-            secrets=Secret(secrets) if secrets else None,
+            secrets=item.secrets,
             rows=own,
         )
 
