@@ -78,7 +78,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
         for id in ("1", f"2 {HOSTILE}"):
             written = state([f"{id} {HOSTILE}"], {f"{id} {HOSTILE}": HOSTILE})
             tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
-        tenant.agents.create(NewAgent(id=HOSTILE, name=HOSTILE))
+        tenant.agents.create(NewAgent(HOSTILE, display_name=HOSTILE))
         tenant.channel_instances.create(
             NewChannelInstance(name=HOSTILE, channel_type=HOSTILE, agent=HOSTILE, config={HOSTILE: HOSTILE})
         )

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, structs
 
 from holdfast.core.crypto import Secret
 from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
-from holdfast.core.records.fields import Field, Limited, Names, Natural, References, Tags, choices
+from holdfast.core.records.fields import Field, Limited, Names, Natural, Range, References, Tags, choices
 from holdfast.handles import Holdfast
 from tests.contract.cases.world import uuid_of
 
@@ -95,6 +95,8 @@ def value_of(field: Field, number: int) -> Any:
         return value_of(target.declared.key[0], number % REFERENCED)
     if field.marker(Names) or field.marker(Tags):
         return [f"{field.name} {number}", "shared"]
+    if within := field.marker(Range):
+        return within.minimum + number + 1
     if field.kind == "plain":
         allowed = choices(field.type)
         return allowed[number % len(allowed)]
@@ -150,6 +152,8 @@ def wrong_values(field: Field) -> list[Any]:
         "json": ["text", 7, {1: 2}],
         "secret": ["text", {"token": "x"}, Secret("text" if _is_object(field) else {"x": 1})],
     }
+    if within := field.marker(Range):
+        anything["number"] = [*anything["number"], within.minimum - 1]
     limited = field.marker(Limited)
     empty = [""] if field.kind == "text" and not limited.empty else []
     return [*anything[field.kind], *empty, *([] if field.optional else [None])]

@@ -7,7 +7,21 @@ one line declares the HTTP operations of a store (``api/record_routes.py``), and
 on each store.
 """
 
-from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, References, Searchable, Tags
+from .fields import (
+    DefaultsTo,
+    Filterable,
+    Key,
+    Limited,
+    Managed,
+    Merged,
+    Metadata,
+    Names,
+    Natural,
+    Range,
+    References,
+    Searchable,
+    Tags,
+)
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
 from .sync import Records, SoftRecords
@@ -16,13 +30,16 @@ from .values import check_version
 __all__ = [
     "AsyncRecords",
     "AsyncSoftRecords",
+    "DefaultsTo",
     "Filterable",
     "Key",
     "Limited",
+    "Managed",
     "Merged",
     "Metadata",
     "Names",
     "Natural",
+    "Range",
     "Records",
     "References",
     "Searchable",

@@ -28,7 +28,7 @@ from ..rows import column_names, kind_of
 
 ROW = TypeVar("ROW", bound=Struct)
 MANAGED = ("version", "created_at", "updated_at", "deleted_at")
-"""Fields that the store sets; callers cannot set them."""
+"""Fields that every store sets; callers cannot set them."""
 
 
 class Key(Struct, frozen=True):
@@ -82,6 +82,28 @@ class Merged(Struct, frozen=True):
     """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
 
 
+class DefaultsTo(Struct, frozen=True):
+    """The value of the field in a new record that leaves it out: that of another field, or of the actor context.
+
+    The ``New...`` Struct has the default ``UNSET`` for it. Without an actor the field is empty.
+    """
+
+    field: str = ""
+    actor: str = ""
+    """A field of ``ActorContext``, such as ``user``."""
+
+
+class Managed(Struct, frozen=True):
+    """The store sets the field by methods of its own; its column has a default."""
+
+
+class Range(Struct, frozen=True):
+    """The smallest and the largest number that the field can have."""
+
+    minimum: int
+    maximum: int = 2**63 - 1
+
+
 class References(Struct, frozen=True):
     """The field names a record of another table, which must exist and be live. An empty text, or ``None``, names none."""
 
@@ -115,6 +137,11 @@ class Field(Struct, frozen=True):
     def is_filterable(self) -> bool:
         """Whether ``list`` and ``count`` accept filters on the field."""
         return self.marker(Filterable) is not None
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the store sets the field, and callers cannot."""
+        return self.name in MANAGED or self.marker(Managed) is not None
 
     @property
     def is_list_of_names(self) -> bool:
@@ -177,11 +204,16 @@ def declare(
     new_fields = _select(fields, [name for name in new.__struct_fields__ if name not in extra], new)
     editable = _select(fields, change.__struct_fields__, change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
-    missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
+    missing = [field.name for field in fields.values() if field not in new_fields and not field.is_managed]
+    copied = [fields[field.marker(DefaultsTo).field or field.name] for field in new_fields if field.marker(DefaultsTo)]
     problems = [
         (not key, "has no Key()"),
         (bool(missing), f"has fields that {new.__name__} does not have: {', '.join(missing)}"),
         (any(field in key for field in editable), f"has a key that {change.__name__} would change"),
+        (
+            any(field.marker(DefaultsTo) and field.marker(DefaultsTo).field for field in copied),
+            "has a default that is the default of another field",
+        ),
         (len({name.startswith("-") for name in order}) > 1, "is sorted in ascending and descending order at once"),
     ]
     for wrong, message in problems:
@@ -223,7 +255,7 @@ def filter_columns(declared: Declaration[Any]) -> FilterColumns:
 
 
 def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]) -> tuple[Field, ...]:
-    unknown = [name for name in names if name not in fields or name in MANAGED]
+    unknown = [name for name in names if name not in fields or fields[name].is_managed]
     if unknown:
         raise TypeError(f"{struct.__name__} has fields that callers cannot set: {', '.join(unknown)}")
     return tuple(fields[name] for name in names)

@@ -23,7 +23,16 @@ from .fields import Declaration, Field, declare, filter_columns
 from .references import check_references
 from .secrets import encrypted_column, merge_changes, wrap_secrets
 from .statements import GeneratedQueries, lower_ascii, search_condition
-from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
+from .values import (
+    check_version,
+    cursor_of,
+    cursor_params,
+    encode_new,
+    encode_row_value,
+    encode_value,
+    is_same,
+    with_article,
+)
 
 R = TypeVar("R", bound=Struct)
 N = TypeVar("N", bound=Struct)
@@ -83,7 +92,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             AlreadyExists: another record has this key or name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
+        params = self._now(encode_new(self.declared, new, self._scope, acting, self.noun))
         row = await self._insert(connection, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
@@ -105,7 +114,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             AlreadyExists: another record has this name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
+        params = self._now(encode_new(self.declared, new, self._scope, acting, self.noun))
         row = await self._insert(connection, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
@@ -254,18 +263,6 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             expected = with_article(self.new_type.__name__)
             raise InvalidInput(f"{self.a_noun} is created from {expected}, not from {type(new).__name__}", field="new")
         return self._prepare(new)
-
-    def _new_values(self, new: N) -> dict[str, Any]:
-        """Return the fields of a new record in their stored form, by column."""
-        values: dict[str, Any] = {}
-        for field in self.declared.new_fields:
-            value = getattr(new, field.name)
-            if value is UNSET and field in self.declared.key:
-                value = self._scope.ids.new()
-            elif value is UNSET and field.optional:
-                value = None
-            values[field.column] = encode_value(field, value, self._scope.limits, self.noun)
-        return values
 
     def _changes(self, change: C) -> dict[str, Any]:
         """Return the fields that a change sets, in their stored form, by name."""

@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_origin
 
+from msgspec import UNSET, Struct
+
 from ...clock import from_us, to_us
 from ...errors import Conflict, InvalidFilter, InvalidInput
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .. import scope as scopes
 from .. import text
+from ..actor_context import ActorContext
 from ..paging import decode_cursor, encode_cursor
-from .fields import Field, Limited, Names, Tags, choices
+from ..scope import Scope
+from .fields import Declaration, DefaultsTo, Field, Limited, Names, Range, Tags, choices
 
 _MAX_NUMBER = 2**63
 
@@ -30,6 +34,30 @@ def encode_value(field: Field, value: Any, limits: Limits, noun: str) -> Any:
     if field.kind == "secret" or (value is None and field.optional):
         return value  # a secret is checked when it is encrypted
     return _BY_KIND[field.kind](field, value, limits, what)
+
+
+def encode_new(
+    declared: Declaration[Any], new: Struct, scope: Scope, acting: ActorContext, noun: str
+) -> dict[str, Any]:
+    """Return the fields of a new record in their stored form, by column.
+
+    Raises:
+        InvalidInput: a value is not of its field's type.
+        LimitExceeded: a value is over its field's limit.
+    """
+    given = {field.name: getattr(new, field.name) for field in declared.new_fields}
+    for field in declared.key:
+        if given[field.name] is UNSET:
+            given[field.name] = scope.ids.new()
+    values: dict[str, Any] = {}
+    for field in declared.new_fields:
+        value, default = given[field.name], field.marker(DefaultsTo)
+        if value is UNSET and default is not None:
+            value = given[default.field] if default.field else getattr(acting, default.actor) or ""
+        elif value is UNSET and field.optional:
+            value = None
+        values[field.column] = encode_value(field, value, scope.limits, noun)
+    return values
 
 
 def encode_row_value(field: Field, value: Any) -> Any:
@@ -131,6 +159,10 @@ def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_repr(value)}", field=field.name)
+    within = field.marker(Range)
+    if within is not None and not within.minimum <= value <= within.maximum:
+        upper = "on" if within.maximum == _MAX_NUMBER - 1 else f"to {within.maximum:,}"
+        raise InvalidInput(f"{what} must be from {within.minimum:,} {upper}, not {value:,}", field=field.name)
     return value
 
 
