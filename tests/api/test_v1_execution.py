@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -26,7 +27,7 @@ def test_every_change_of_an_agent_has_a_version(v1: V1Client) -> None:
     assert made.headers["etag"] == '"1"'
     second = v1.ask("PATCH", "/agents/a", {"description": "d"}, headers={"If-Match": made.headers["etag"]})
     assert (second.headers["etag"], second.json["tags"]) == ('"2"', ["x"])
-    for method, body in (("PATCH", {"name": "B"}), ("DELETE", None)):
+    for method, body in (("PATCH", {"display_name": "B"}), ("DELETE", None)):
         late = v1.bad(method, "/agents/a", body, 412, headers={"If-Match": '"1"'})
         assert (late["type"], "version 2" in late["detail"]) == ("Conflict", True)
         v1.bad(method, "/agents/never", body, 404, headers={"If-Match": '"1"'})
@@ -364,3 +365,22 @@ def test_memories_are_found_by_similarity_scope_and_category(v1: V1Client) -> No
 )
 def test_a_search_without_a_vector_is_refused(v1: V1Client, body: Any) -> None:
     assert v1.bad("POST", "/memories/search", body)["type"] == "InvalidInput"
+
+
+def test_access_to_agents_and_the_default_agent(v1: V1Client) -> None:
+    v1.bad("GET", "/default-agent", status=404)
+    for agent, owner in (("a/1", "ada"), ("b", "bob")):
+        v1.good("PUT", f"/agents/{quote(agent, safe='')}", {"owner": owner})
+    assert v1.good("GET", "/default-agent")["id"] == "a/1"
+    assert v1.good("GET", "/agent-by-key/a%2F1")["owner"] == "ada"
+    assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": False, "role": None, "step": "share"}
+    v1.good("PUT", "/agent-shares/b/ada", {"role": "operator"})
+    assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": True, "role": "operator", "step": "share"}
+    assert [row["id"] for row in pages(v1, "/accessible-agents?user=ada", 1)] == ["a/1", "b"]
+    made = v1.ask("PUT", "/agents/b/default", {})
+    assert (made.json["is_default"], made.headers["etag"]) == (True, '"2"')
+    assert v1.good("GET", "/agents/b/access?user=ada")["role"] == "user"
+    assert v1.good("PUT", "/agents/b/default", {"is_default": False})["is_default"] is False
+    v1.bad("PUT", "/agents/never/default", {}, 404)
+    assert v1.good("GET", "/agents/never/access?user=ada")["step"] == "exists"
+    v1.bad("GET", "/agents/b/access")

@@ -98,7 +98,13 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["keys", "create", "--name", f"{HOSTILE} 2"]
     for name in ("list", "show", "diff"):
         yield ["checkpoints", name, *thread]
-    # The commands of all record stores are the same code.
+    # The commands of all record stores are the same code, and so are those of all grant stores.
+    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "shares", HOSTILE]
+    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "accessible", HOSTILE]
+    yield ["agents", "set-default", HOSTILE]
+    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
     yield ["channels", "list"]
     yield ["channels", "show", HOSTILE]
     yield ["channels", "create", "--name", f"2 {HOSTILE}", "--channel-type", HOSTILE, "--agent", HOSTILE]

@@ -11,7 +11,8 @@ LIMIT 1;
 -- name: set_default
 -- Also clears a deleted agent, so that restoring it does not make a second default.
 UPDATE agents SET is_default = (id = :id), version = version + 1, updated_at = :now_at
-WHERE tenant_id = :tenant_id AND (is_default OR id = :id)
+WHERE tenant_id = :tenant_id
+  AND id IN (SELECT id FROM agents WHERE tenant_id = :tenant_id AND is_default UNION SELECT :id)
 RETURNING /*columns Agent*/ *;
 
 -- name: clear_default
