@@ -9,7 +9,11 @@ from .engines.protocol import Engine
 from .stores.agents.agent_shares import AgentShares, AsyncAgentShares
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
+from .stores.channels.channels import AsyncChannels, Channels
+from .stores.channels.pairing import AsyncPairing, Pairing
+from .stores.config.models import AsyncModels, Models
+from .stores.config.providers import AsyncProviders, Providers
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -37,7 +41,7 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ToolServers
+from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -119,8 +123,12 @@ class TenantStores:
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
-    tool_servers = StoreField(AsyncToolServers, ToolServers)
-    channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
+    mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    channels = StoreField(AsyncChannels, Channels)
+    pairing = StoreField(AsyncPairing, Pairing)
+    secrets = StoreField(AsyncSecrets, Secrets)
+    providers = StoreField(AsyncProviders, Providers)
+    models = StoreField(AsyncModels, Models)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

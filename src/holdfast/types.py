@@ -4,7 +4,11 @@ from .core.actor_context import ActorContext
 from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
+from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
+from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
+from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
+from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -57,7 +61,15 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
+from .stores.tools.mcp_servers import (
+    AsyncMcpServers,
+    McpServer,
+    McpServerChange,
+    McpServers,
+    McpTool,
+    NewMcpServer,
+    NewMcpTool,
+)
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -99,7 +111,7 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
-    "AsyncChannelInstances",
+    "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
@@ -110,20 +122,24 @@ __all__ = [
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpServers",
     "AsyncMessages",
+    "AsyncModels",
     "AsyncObjects",
+    "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSecrets",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
     "AsyncSteps",
     "AsyncTenants",
     "AsyncToolCalls",
-    "AsyncToolServers",
     "AsyncWorkspaces",
     "Block",
     "Blocks",
@@ -133,7 +149,7 @@ __all__ = [
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
-    "ChannelInstances",
+    "Channels",
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
@@ -171,16 +187,34 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpServer",
+    "McpServerChange",
+    "McpServers",
+    "McpTool",
     "MemoryScope",
     "Message",
     "Messages",
+    "Model",
+    "ModelChange",
+    "Models",
     "NewAgentShare",
+    "NewMcpServer",
+    "NewMcpTool",
+    "NewModel",
+    "NewProvider",
     "Objects",
+    "PairedDevice",
+    "Pairing",
+    "PairingRequest",
     "PendingCall",
     "PendingFeedback",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "Provider",
+    "ProviderChange",
+    "ProviderType",
+    "Providers",
     "PrunedMemories",
     "PrunedSessions",
     "RestoreResult",
@@ -195,7 +229,7 @@ __all__ = [
     "Runs",
     "SearchHit",
     "SearchPage",
-    "ServerTool",
+    "Secrets",
     "Session",
     "SessionShare",
     "SessionShares",
@@ -216,8 +250,6 @@ __all__ = [
     "Tenants",
     "ToolCall",
     "ToolCalls",
-    "ToolServer",
-    "ToolServers",
     "Tree",
     "TreeChange",
     "TreeEntry",

@@ -46,7 +46,6 @@ def test_every_change_of_an_agent_has_a_version(v1: V1Client) -> None:
         ({"display_name": "A" * 10_000}, 422),
         ({"key": "A", "id": ""}, 400),
         ({"key": "A", "version": 1}, 400),
-        ({"key": "A", "is_default": True}, 400),
         ({"key": "A", "agent_type": "kagent"}, 400),
         ({"key": "A", "status": "busy"}, 400),
         ({"key": "A", "context_window": 0}, 400),
@@ -171,7 +170,7 @@ def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> N
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("status=running", [1]),
         ("status=pending", [0, 2]),
@@ -182,14 +181,14 @@ def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> N
         (f"parent={NEVER}", []),
     ],
 )
-def test_runs_are_filtered(v1: V1Client, query: str, found: list[int]) -> None:
+def test_runs_are_filtered(v1: V1Client, query: str, expected: list[int]) -> None:
     session = v1.session()
     for number, agent in enumerate("aab"):
         body = {"agent": agent, "metadata": {"n": number}, "id": str(uuid4())}
         run = v1.good("POST", f"/sessions/{session}/runs", body, 201)
         if number == 1:
             v1.good("POST", f"/runs/{run['id']}/claim", {"holder": "w"})
-    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == found
+    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == expected
 
 
 # Steps
@@ -377,10 +376,8 @@ def test_access_to_agents_and_the_default_agent(v1: V1Client) -> None:
     v1.good("PUT", "/agent-shares/b/ada", {"role": "operator"})
     assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": True, "role": "operator", "step": "share"}
     assert [row["id"] for row in pages(v1, "/accessible-agents?user=ada", 1)] == ["a/1", "b"]
-    made = v1.ask("PUT", "/agents/b/default", {})
-    assert (made.json["is_default"], made.headers["etag"]) == (True, '"2"')
+    v1.good("PATCH", "/agents/b", {"is_default": True})
+    assert v1.good("GET", "/default-agent")["id"] == "b"
     assert v1.good("GET", "/agents/b/access?user=ada")["role"] == "user"
-    assert v1.good("PUT", "/agents/b/default", {"is_default": False})["is_default"] is False
-    v1.bad("PUT", "/agents/never/default", {}, 404)
     assert v1.good("GET", "/agents/never/access?user=ada")["step"] == "exists"
     v1.bad("GET", "/agents/b/access")

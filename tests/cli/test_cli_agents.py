@@ -57,10 +57,8 @@ def test_access_is_explained() -> None:
 
 def test_the_default_moves_from_one_agent_to_another() -> None:
     for id in ("helper", "writer"):
-        answer("create", "--id", id)
-    assert answer("set-default", "helper")["agent"]["is_default"] is True
-    assert run("set-default", "writer").exit_code == 0
-    assert [agent["id"] for agent in answer("list", "--default")["agents"]] == ["writer"]
-    assert "not the default" in run("set-default", "writer", "--off").output
+        answer("create", "--id", id, "--default")
+        assert [agent["id"] for agent in answer("list", "--default")["agents"]] == [id]
+    assert answer("update", "helper", "--default")["agent"]["is_default"] is True
+    answer("update", "helper", "--no-default")
     assert answer("list", "--default")["agents"] == []
-    assert run("set-default", "nothing").exit_code == 1

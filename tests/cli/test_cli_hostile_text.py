@@ -79,7 +79,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
             written = state([f"{id} {HOSTILE}"], {f"{id} {HOSTILE}": HOSTILE})
             tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
         tenant.agents.create(NewAgent(HOSTILE, display_name=HOSTILE))
-        tenant.channel_instances.create(
+        tenant.channels.create(
             NewChannelInstance(name=HOSTILE, channel_type=HOSTILE, agent=HOSTILE, config={HOSTILE: HOSTILE})
         )
         hold = tenant.retention.hold(HOSTILE).id
@@ -103,7 +103,6 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["agents", "shares", HOSTILE]
     yield ["agents", "access", HOSTILE, "--user", HOSTILE]
     yield ["agents", "accessible", HOSTILE]
-    yield ["agents", "set-default", HOSTILE]
     yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
     yield ["channels", "list"]
     yield ["channels", "show", HOSTILE]

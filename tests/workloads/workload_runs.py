@@ -23,12 +23,6 @@ SAFETY: tuple[Safety, ...] = ("idempotent", "at_most_once", "ask")
 # Agents and blocks
 
 
-@maker("agents.set_default", before="agents.create")
-def _set_default(world: World) -> Arguments | None:
-    existing = _agent(world)
-    return None if existing is None else ((existing.id,), {"is_default": world.random.random() < 0.8})
-
-
 @maker("agents.share", before="agents.create")
 def _share(world: World) -> Arguments | None:
     existing = _agent(world)

@@ -9,8 +9,8 @@ from holdfast.types import AsyncAgents, AsyncAgentShares
 
 from .database import open_tenant, tenant_option
 from .grant_commands import add_grants
-from .output import json_option, print_json, print_line, print_table
-from .record_commands import MAX_ROWS, acting_option, as_user, cell, record_commands
+from .output import json_option, print_json, print_table
+from .record_commands import MAX_ROWS, cell, record_commands
 
 agents = record_commands(
     "agents",
@@ -55,19 +55,3 @@ def accessible(database: str, tenant: str, user: str, limit: int, cursor: str | 
     names = ["key", "display_name", "owner", "is_default", "id"]
     rows = [[cell(getattr(agent, name)) for name in names] for agent in page]
     print_table(f"Agents that {user} may use", [name.replace("_", " ") for name in names], rows)
-
-
-@agents.command("set-default")
-@tenant_option
-@click.argument("agent")
-@click.option("--off", is_flag=True, help="End that it is the default, without another one.")
-@acting_option
-@json_option
-def set_default(database: str, tenant: str, agent: str, off: bool, acting: str | None, as_json: bool) -> None:
-    """Make an agent the default of its tenant, instead of the current one."""
-    with open_tenant(database, tenant) as handle, as_user(handle, acting):
-        changed = handle.agents.set_default(agent, is_default=not off)
-    if as_json:
-        print_json({"agent": changed})
-        return
-    print_line(f"Agent {agent} is {'not ' if off else ''}the default.")

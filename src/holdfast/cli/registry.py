@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncChannelInstances
+from holdfast.types import AsyncChannels
 
 from .record_commands import record_commands
 
 channels = record_commands(
-    "channel_instances",
-    AsyncChannelInstances,
+    "channels",
+    AsyncChannels,
     columns=["name", "channel_type", "agent", "is_enabled", "id"],
     about="Manage the connections of agents to chat platforms.",
 )

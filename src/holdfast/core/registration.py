@@ -17,11 +17,3 @@ async def register_tenant(connection: Connection, params: Params) -> None:
     if connection.distributed and await queries.is_registered.one(connection, params) is not None:
         return
     await queries.register.all(connection, params)
-
-
-async def lock_tenant(connection: Connection, params: Params) -> None:
-    """Lock the tenant ``tenant_id`` until the transaction ends, so that changes that concern all of its rows run one by one.
-
-    Take this lock before others of the same transaction, so that two transactions do not wait for each other.
-    """
-    await queries.lock.all(connection, params)

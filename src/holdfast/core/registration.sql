@@ -5,7 +5,3 @@ SELECT 1 FROM tenants WHERE id = :tenant_id;
 -- Waits for a concurrent deletion of the tenant, and then registers it again.
 INSERT INTO tenants (id, created_at, updated_at) VALUES (:tenant_id, :now_at, :now_at)
 ON CONFLICT (id) DO NOTHING;
-
--- name: lock
--- An update, so that a transaction that does not see the changes of the one before it fails instead of ignoring them.
-UPDATE tenants SET updated_at = updated_at WHERE id = :tenant_id;

@@ -7,7 +7,7 @@ from functools import partial
 from holdfast.core.filters import column
 from holdfast.errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
 from holdfast.stores.agents.agent_access import AgentAccess
-from holdfast.stores.agents.agents import Agent, AgentChange, NewAgent
+from holdfast.stores.agents.agents import AgentChange, NewAgent
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import GARBAGE_CURSORS
 from tests.contract.cases.world import World, flat, raises
@@ -78,77 +78,35 @@ async def what_belongs_to_an_agent_is_hidden_and_returns_with_it(world: World) -
     assert await acme.agents.revoke_share("ada", "bob") is False
 
 
+DEFAULT, ORDINARY = AgentChange(is_default=True), AgentChange(is_default=False)
+
+
 @contract()
-async def at_most_one_agent_is_the_default(world: World) -> None:
+async def the_default_agent_is_the_one_that_was_chosen_or_the_oldest(world: World) -> None:
     acme, zenith = world.tenant(), world.tenant("zenith")
     with raises(NotFound, noun="agent"):
         await acme.agents.get_default()
-    await zenith.agents.create(NewAgent("b"))
-    theirs = await zenith.agents.set_default("b")
+    theirs = await zenith.agents.create(NewAgent("b", is_default=True))
     for id in ("b", "c", "a"):
         await acme.agents.create(NewAgent(id))
         world.clock.advance(1)
-    assert (await acme.agents.get_default()).id == "b", "the oldest"
-    first = await acme.agents.set_default("a")
-    assert (first.is_default, first.version) == (True, 2)
-    assert await acme.agents.set_default("a") == first
+    assert (await acme.agents.get_default()).id == "b"
+    first = await acme.agents.update("a", change=DEFAULT)
     assert await acme.agents.get_default() == first
     world.clock.advance(1)
-    second = await acme.agents.set_default("c")
+    second = await acme.agents.update("c", change=DEFAULT)
     cleared = await acme.agents.get("a")
     assert (cleared.is_default, cleared.version, cleared.updated_at) == (False, 3, second.updated_at)
-    assert await acme.agents.list(where=[column("is_default").eq(True)]) == [second]
+    assert await acme.agents.get_default() == second
     assert await zenith.agents.get_default() == theirs
-    ended = await acme.agents.set_default("c", is_default=False)
-    assert (ended.is_default, ended.version) == (False, 3)
+    await acme.agents.update("c", change=ORDINARY)
     assert (await acme.agents.get_default()).id == "b"
-    for missing in ("x", ""):
-        with raises(NotFound if missing else InvalidInput):
-            await acme.agents.set_default(missing)
-
-
-@contract()
-async def a_restored_default_is_not_a_second_one(world: World) -> None:
-    acme = world.tenant()
-    for id in ("a", "b", "c"):
-        await acme.agents.create(NewAgent(id))
-    await acme.agents.set_default("c")
-    await acme.agents.delete("c")
-    assert (await acme.agents.get_default()).id == "a"
-    assert (await acme.agents.restore("c")).is_default is True
-    await acme.agents.delete("c")
-    with raises(NotFound, noun="agent", key="c"):
-        await acme.agents.set_default("c")
-    await acme.agents.set_default("b")
-    assert (await acme.agents.restore("c")).is_default is False
-    assert (await acme.agents.get_default()).id == "b"
-
-
-@contract()
-async def a_change_of_the_default_is_logged_for_both_agents(world: World) -> None:
-    acme = world.tenant()
-    for id in ("a", "b"):
-        await acme.agents.create(NewAgent(id))
-    await acme.agents.set_default("a")
-    with acme.acting(user="ada"):
-        await acme.agents.set_default("b")
-        await acme.agents.set_default("b")
-    entries = await acme.activity.list(action="agent.changed", actor="ada")
-    assert sorted(entry.subject_id for entry in entries) == ["a", "b"]
-    assert [entry.details["fields"] for entry in entries] == [["is_default"]] * 2
-
-
-@contract("concurrency")
-async def concurrent_setters_leave_one_default(world: World) -> None:
-    acme = world.tenant()
-    ids = [f"agent {number}" for number in range(6)]
-    for id in ids:
-        await acme.agents.create(NewAgent(id))
-    for _ in range(3):
-        results = await world.together(*[partial(acme.agents.set_default, id) for id in ids])
-        assert {type(result) for result in results} == {Agent}, results
-        (default,) = await acme.agents.list(where=[column("is_default").eq(True)])
-        assert await acme.agents.get_default() == default
+    await acme.agents.update("b", change=DEFAULT)
+    await acme.agents.delete("b")
+    assert (await acme.agents.get_default()).id == "c", "the oldest that is left"
+    assert (await acme.agents.restore("b")).is_default is False
+    await acme.agents.upsert(NewAgent("d", is_default=True))
+    assert [agent.id for agent in await acme.agents.list(where=[column("is_default").eq(True)])] == ["d"]
 
 
 DENIED = AgentAccess(allowed=False, role=None, step="share")
@@ -170,12 +128,12 @@ async def access_follows_four_steps(world: World) -> None:
         assert await agents.access("helper", "bob") == AgentAccess(allowed=True, role=role, step="share")
     await agents.share("helper", "ada", role="operator")
     assert (await agents.access("helper", "ada")).role == "owner", "the owner's own share does not matter"
-    await agents.set_default("helper")
+    await agents.update("helper", change=DEFAULT)
     assert await agents.access("helper", "ada") == AgentAccess(allowed=True, role="owner", step="default")
     for user in ("bob", "anyone"):
         expected = AgentAccess(allowed=True, role="user", step="default")
         assert await agents.access("helper", user) == expected, "on a default agent a share gives no role"
-    await agents.set_default("helper", is_default=False)
+    await agents.update("helper", change=ORDINARY)
     assert (await agents.access("helper", "bob")).role == "operator"
     await agents.revoke_share("helper", "bob")
     assert await agents.access("helper", "bob") == DENIED
@@ -196,7 +154,7 @@ async def accessible_agents_are_listed_in_pages(world: World) -> None:
         await acme.agents.create(NewAgent(f"{number:02}", owner="ada" if number % 3 == 0 else "bob"))
     for number in (1, 2, 3, 11):
         await acme.agents.share(f"{number:02}", "ada")
-    await acme.agents.set_default("05")
+    await acme.agents.update("05", change=DEFAULT)
     await acme.agents.delete("11")
     whole = await acme.agents.list_accessible("ada")
     assert [agent.id for agent in whole] == ["00", "01", "02", "03", "05", "06", "09"]

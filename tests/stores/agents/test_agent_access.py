@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast import FixedClock, Holdfast, TenantHandle
 from holdfast.errors import AlreadyExists
 from holdfast.stores.agents.agent_access import AgentAccess
-from holdfast.stores.agents.agents import NewAgent
+from holdfast.stores.agents.agents import AgentChange, NewAgent
 from tests.core.table_databases import pages
 
 AGENTS = ("a", "b", "c\x00", "d")
@@ -64,7 +64,7 @@ def create(model: Model, acme: TenantHandle, agent: str, owner: str) -> None:
 def delete(model: Model, acme: TenantHandle, agent: str) -> None:
     if model.is_live(agent):
         acme.agents.delete(agent)
-        model.agents[agent].is_live = False
+        model.agents[agent] = ModelAgent(model.agents[agent].owner, is_live=False)
 
 
 def restore(model: Model, acme: TenantHandle, agent: str) -> None:
@@ -75,7 +75,7 @@ def restore(model: Model, acme: TenantHandle, agent: str) -> None:
 
 def make_default(model: Model, acme: TenantHandle, agent: str, is_default: bool) -> None:
     if model.is_live(agent):
-        acme.agents.set_default(agent, is_default=is_default)
+        acme.agents.update(agent, change=AgentChange(is_default=is_default))
         for other in model.agents.values():
             other.is_default = other.is_default and not is_default
         model.agents[agent].is_default = is_default

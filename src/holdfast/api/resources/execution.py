@@ -7,16 +7,16 @@ from holdfast.types import (
     AsyncAgents,
     AsyncAgentShares,
     AsyncBlocks,
-    AsyncChannelInstances,
+    AsyncChannels,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
+    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
     AsyncToolCalls,
-    AsyncToolServers,
 )
 
 from ..grant_routes import grants
@@ -37,7 +37,6 @@ ROUTES = [
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
     *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
     route("GET", _A + "/access", "agents", AsyncAgents.access, "get_agent_access"),
-    route("PUT", _A + "/default", "agents", AsyncAgents.set_default, "set_default_agent"),
     route("GET", T + "/default-agent", "agents", AsyncAgents.get_default, "get_default_agent", area="agents"),
     route(
         "GET",
@@ -153,7 +152,7 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/channel-instances", "channel_instances", AsyncChannelInstances),
-    *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
-    route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
+    *records(T + "/channels", "channels", AsyncChannels),
+    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
+    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

@@ -8,42 +8,49 @@ on each store.
 """
 
 from .fields import (
+    AtLeast,
+    AtMostOne,
     DefaultsTo,
     Filterable,
     Key,
     Limited,
-    Managed,
     Merged,
     Metadata,
     Names,
     Natural,
-    Range,
+    OnlyFor,
     References,
     Searchable,
     Tags,
+    Url,
 )
+from .revealing import AsyncSecretRecords
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
-from .sync import Records, SoftRecords
+from .sync import Records, SecretRecords, SoftRecords
 from .values import check_version
 
 __all__ = [
     "AsyncRecords",
+    "AsyncSecretRecords",
     "AsyncSoftRecords",
+    "AtLeast",
+    "AtMostOne",
     "DefaultsTo",
     "Filterable",
     "Key",
     "Limited",
-    "Managed",
     "Merged",
     "Metadata",
     "Names",
     "Natural",
-    "Range",
+    "OnlyFor",
     "Records",
     "References",
     "Searchable",
+    "SecretRecords",
     "SoftRecords",
     "Tags",
+    "Url",
     "check_version",
 ]

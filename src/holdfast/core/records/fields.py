@@ -28,7 +28,7 @@ from ..rows import column_names, kind_of
 
 ROW = TypeVar("ROW", bound=Struct)
 MANAGED = ("version", "created_at", "updated_at", "deleted_at")
-"""Fields that every store sets; callers cannot set them."""
+"""Fields that the store sets; callers cannot set them."""
 
 
 class Key(Struct, frozen=True):
@@ -46,11 +46,30 @@ class Natural(Struct, frozen=True):
 
 
 class Limited(Struct, frozen=True):
-    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, or of a JSON value, in bytes as stored."""
+    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, of a JSON value, in bytes as stored, or of a number."""
 
     limit: str
     empty: bool = True
     """Whether an empty text is allowed."""
+
+
+class Url(Struct, frozen=True):
+    """The text is empty or an http or https URL without a user name and a password."""
+
+
+class AtLeast(Struct, frozen=True):
+    """The smallest allowed number."""
+
+    minimum: int
+
+
+class OnlyFor(Struct, frozen=True):
+    """Only records whose field ``of`` has one of these values can have a value in this field."""
+
+    of: str
+    values: tuple[str, ...]
+    required: bool = False
+    """Whether those records must have one."""
 
 
 class Names(Struct, frozen=True):
@@ -74,6 +93,16 @@ class Filterable(Struct, frozen=True):
     """``list`` and ``count`` accept filters on the field."""
 
 
+class AtMostOne(Struct, frozen=True):
+    """A flag of at most one live record, or of one of those that are equal in the fields ``within``: a default, for example.
+
+    A record that gets the flag takes it from the other one, in the same transaction. A deleted record loses it. The table needs a
+    unique index on the tenant and the columns of ``within``, ``WHERE`` the flag is set.
+    """
+
+    within: tuple[str, ...] = ()
+
+
 class Searchable(Struct, frozen=True):
     """The ``search`` argument of ``list`` and ``count`` searches the field."""
 
@@ -91,17 +120,6 @@ class DefaultsTo(Struct, frozen=True):
     field: str = ""
     actor: str = ""
     """A field of ``ActorContext``, such as ``user``."""
-
-
-class Managed(Struct, frozen=True):
-    """The store sets the field by methods of its own; its column has a default."""
-
-
-class Range(Struct, frozen=True):
-    """The smallest and the largest number that the field can have."""
-
-    minimum: int
-    maximum: int = 2**63 - 1
 
 
 class References(Struct, frozen=True):
@@ -139,11 +157,6 @@ class Field(Struct, frozen=True):
         return self.marker(Filterable) is not None
 
     @property
-    def is_managed(self) -> bool:
-        """Whether the store sets the field, and callers cannot."""
-        return self.name in MANAGED or self.marker(Managed) is not None
-
-    @property
     def is_list_of_names(self) -> bool:
         """Whether the field is a list of names or tags."""
         return self.marker(Names) is not None or self.marker(Tags) is not None
@@ -171,6 +184,10 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     tags: Field | None
     searchable: tuple[Field, ...]
     references: tuple[Field, ...]
+    variants: tuple[Field, ...]
+    """Fields that only some records can have; see ``OnlyFor``."""
+    flag: Field | None
+    """The field of the kind ``AtMostOne``."""
     secrets: tuple[Field, ...]
     """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
@@ -194,7 +211,7 @@ def declare(
 
     Args:
         order: the fields a list is sorted by, the key if empty; ``-name`` means descending, for all fields or for none.
-        extra: fields of ``new`` that are not columns: the store handles them itself.
+        extra: fields of ``new`` and ``change`` that are not columns: the store handles them itself.
 
     Raises:
         TypeError: the types contradict each other, or a field has no limit.
@@ -202,9 +219,9 @@ def declare(
     fields = fields_of(row)
     key = tuple(field for field in fields.values() if field.marker(Key))
     new_fields = _select(fields, [name for name in new.__struct_fields__ if name not in extra], new)
-    editable = _select(fields, change.__struct_fields__, change)
+    editable = _select(fields, [name for name in change.__struct_fields__ if name not in extra], change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
-    missing = [field.name for field in fields.values() if field not in new_fields and not field.is_managed]
+    missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
     copied = [fields[field.marker(DefaultsTo).field or field.name] for field in new_fields if field.marker(DefaultsTo)]
     problems = [
         (not key, "has no Key()"),
@@ -231,6 +248,8 @@ def declare(
         tags=next((field for field in fields.values() if field.marker(Tags)), None),
         searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
         references=tuple(field for field in fields.values() if field.marker(References)),
+        variants=tuple(field for field in fields.values() if field.marker(OnlyFor)),
+        flag=next((field for field in fields.values() if field.marker(AtMostOne)), None),
         secrets=tuple(field for field in fields.values() if field.kind == "secret"),
         defaults={
             field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)
@@ -255,7 +274,7 @@ def filter_columns(declared: Declaration[Any]) -> FilterColumns:
 
 
 def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]) -> tuple[Field, ...]:
-    unknown = [name for name in names if name not in fields or fields[name].is_managed]
+    unknown = [name for name in names if name not in fields or name in MANAGED]
     if unknown:
         raise TypeError(f"{struct.__name__} has fields that callers cannot set: {', '.join(unknown)}")
     return tuple(fields[name] for name in names)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, get_origin
-
-from msgspec import UNSET, Struct
+from typing import Any, get_args, get_origin
+from urllib.parse import urlsplit
 
 from ...clock import from_us, to_us
-from ...errors import Conflict, InvalidFilter, InvalidInput
+from ...errors import Conflict, DecryptionFailed, InvalidFilter, InvalidInput
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .. import scope as scopes
 from .. import text
-from ..actor_context import ActorContext
 from ..paging import decode_cursor, encode_cursor
-from ..scope import Scope
-from .fields import Declaration, DefaultsTo, Field, Limited, Names, Range, Tags, choices
+from .fields import AtLeast, Field, Limited, Names, Tags, Url, choices
 
 _MAX_NUMBER = 2**63
 
@@ -36,30 +33,6 @@ def encode_value(field: Field, value: Any, limits: Limits, noun: str) -> Any:
     return _BY_KIND[field.kind](field, value, limits, what)
 
 
-def encode_new(
-    declared: Declaration[Any], new: Struct, scope: Scope, acting: ActorContext, noun: str
-) -> dict[str, Any]:
-    """Return the fields of a new record in their stored form, by column.
-
-    Raises:
-        InvalidInput: a value is not of its field's type.
-        LimitExceeded: a value is over its field's limit.
-    """
-    given = {field.name: getattr(new, field.name) for field in declared.new_fields}
-    for field in declared.key:
-        if given[field.name] is UNSET:
-            given[field.name] = scope.ids.new()
-    values: dict[str, Any] = {}
-    for field in declared.new_fields:
-        value, default = given[field.name], field.marker(DefaultsTo)
-        if value is UNSET and default is not None:
-            value = given[default.field] if default.field else getattr(acting, default.actor) or ""
-        elif value is UNSET and field.optional:
-            value = None
-        values[field.column] = encode_value(field, value, scope.limits, noun)
-    return values
-
-
 def encode_row_value(field: Field, value: Any) -> Any:
     """Return the stored form of a value that was read from a row."""
     if value is None:
@@ -74,13 +47,22 @@ def encode_row_value(field: Field, value: Any) -> Any:
 def is_same(field: Field, value: Any, row: Any) -> bool:
     """Return whether a row contains a value that is given in its stored form."""
     current = getattr(row, field.name)
-    if value is None or current is None or field.kind == "secret":
-        return bool(value == current)
+    if value is None or current is None:
+        return value is current
+    if field.kind == "secret":
+        return _is_same_secret(value, current)
     if field.kind == "text":
         return bool(text.unescape(value) == current)
     if field.kind == "json":
         return text.identical(text.load(value), current)
     return bool((from_us(value) if field.kind == "time" else value) == current)
+
+
+def _is_same_secret(value: Any, current: Any) -> bool:
+    try:
+        return bool(value == current)
+    except DecryptionFailed:
+        return False  # its key is lost: another secret can replace it
 
 
 def check_version(current: int, expected: int | None, what: str) -> None:
@@ -130,7 +112,7 @@ def with_article(noun: str) -> str:
     """Return the noun with "a" or "an", or alone if it is uncountable."""
     if noun.endswith("feedback"):
         return noun
-    return f"{'an' if noun[0] in 'aeiouA' else 'a'} {noun}"
+    return f"{'an' if noun[0] in 'aeiouAM' else 'a'} {noun}"  # an A2A task, an MCP server
 
 
 def _id(field: Field, value: Any, limits: Limits, what: str) -> str:
@@ -140,7 +122,25 @@ def _id(field: Field, value: Any, limits: Limits, what: str) -> str:
 def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
     limited = field.marker(Limited)
     check = scopes.free_text if limited.empty else scopes.name
-    return check(value, what, limits, limit=limited.limit)
+    checked = check(value, what, limits, limit=limited.limit)
+    if checked and field.marker(Url):
+        _check_url(value, field, what)
+    return checked
+
+
+def _check_url(value: str, field: Field, what: str) -> None:
+    """Check a URL. The errors do not show it, because it can contain a password or a token."""
+    try:
+        url = urlsplit(value)
+        has_host = bool(url.hostname) and url.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host or url.scheme not in ("http", "https") or any(char <= " " or char == "\x7f" for char in value):
+        raise InvalidInput(f"{what} must be a URL such as https://example.com/mcp", field=field.name)
+    if "@" in url.netloc:
+        raise InvalidInput(
+            f"{what} must not contain a user name or a password: put them into a secret field", field=field.name
+        )
 
 
 def _choice(field: Field, value: Any, limits: Limits, what: str) -> Any:
@@ -159,10 +159,11 @@ def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_repr(value)}", field=field.name)
-    within = field.marker(Range)
-    if within is not None and not within.minimum <= value <= within.maximum:
-        upper = "on" if within.maximum == _MAX_NUMBER - 1 else f"to {within.maximum:,}"
-        raise InvalidInput(f"{what} must be from {within.minimum:,} {upper}, not {value:,}", field=field.name)
+    least = field.marker(AtLeast)
+    if least is not None and value < least.minimum:
+        raise InvalidInput(f"{what} must be at least {least.minimum}, not {value}", field=field.name)
+    if field.marker(Limited):
+        limits.check(field.marker(Limited).limit, value, what)
     return value
 
 
@@ -191,6 +192,8 @@ def _json(field: Field, value: Any, limits: Limits, what: str) -> str:
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
             raise InvalidInput(f"{what} must be a list, not {_repr(value)}", field=field.name)
         value = [*value]
+        if get_args(field.type) == (str,) and not all(isinstance(item, str) for item in value):
+            raise InvalidInput(f"{what} must be a list of strings, not {_repr(value)}", field=field.name)
     dumped = text.dump(value, depth=limits.json_depth)
     limits.check(limited.limit, text.size(dumped), what)
     return dumped

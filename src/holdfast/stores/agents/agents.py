@@ -22,21 +22,20 @@ from ...core.paging import Page, page, rows_to_read
 from ...core.queries import Queries, Query
 from ...core.records import (
     AsyncSoftRecords,
+    AtLeast,
+    AtMostOne,
     DefaultsTo,
     Filterable,
     Key,
     Limited,
-    Managed,
     Metadata,
     Names,
     Natural,
-    Range,
     Searchable,
     SoftRecords,
     Tags,
 )
 from ...core.records.values import cursor_of, cursor_params
-from ...core.registration import lock_tenant
 from ...core.rows import Column
 from ...core.store import reads, writes_with_actor
 from ...engines.protocol import Connection
@@ -62,16 +61,16 @@ class Agent(Struct, frozen=True):
     owner: Annotated[str, Column("owner_id"), Limited("name_bytes"), Filterable(), DefaultsTo(actor="user")]
     agent_type: Annotated[AgentType, Filterable()]
     status: Annotated[AgentStatus, Filterable()]
-    is_default: Annotated[bool, Managed(), Filterable()]
-    """Whether it is the default agent of its tenant; ``agents.set_default`` changes it."""
+    is_default: Annotated[bool, AtMostOne(), Filterable()]
+    """Whether it is the default agent of its tenant. Setting it takes it from the agent that was."""
     description: Annotated[str, Limited("text_bytes"), Searchable()]
     provider: Annotated[str, Limited("name_bytes"), Filterable()]
     model: Annotated[str, Limited("name_bytes"), Filterable()]
     system: Annotated[str, Limited("system_bytes")]
     frontmatter: Annotated[str, Limited("text_bytes")]
-    context_window: Annotated[int | None, Range(1), Filterable()]
-    max_tool_iterations: Annotated[int | None, Range(1), Filterable()]
-    budget_monthly_cents: Annotated[int | None, Range(0), Filterable()]
+    context_window: Annotated[int | None, AtLeast(1), Filterable()]
+    max_tool_iterations: Annotated[int | None, AtLeast(1), Filterable()]
+    budget_monthly_cents: Annotated[int | None, AtLeast(0), Filterable()]
     workspace: Annotated[str, Limited("path_bytes")]
     restrict_to_workspace: bool
     tool_ids: Annotated[list[str], Names("tools")]
@@ -101,6 +100,7 @@ class NewAgent(Struct, frozen=True):
     owner: str | UnsetType = UNSET
     agent_type: AgentType = "open"
     status: AgentStatus = "active"
+    is_default: bool = False
     description: str = ""
     provider: str = ""
     model: str = ""
@@ -131,6 +131,7 @@ class AgentChange(Struct, frozen=True):
     owner: str | UnsetType = UNSET
     agent_type: AgentType | UnsetType = UNSET
     status: AgentStatus | UnsetType = UNSET
+    is_default: bool | UnsetType = UNSET
     description: str | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
@@ -169,33 +170,11 @@ class AsyncAgents(Audited, AsyncSoftRecords[Agent, NewAgent, AgentChange]):
             NotFound: the tenant has no agent.
         """
         params = self._scope.params()
-        agent = await self._one(connection, queries.default, params)
+        agent = await self._one(connection, self.queries.flagged, params)
         agent = agent or await self._one(connection, queries.oldest, params)
         if agent is None:
             raise NotFound("the tenant has no agent", noun="agent", key="default")
         return agent
-
-    @writes_with_actor
-    async def set_default(
-        self, connection: Connection, acting: ActorContext, agent_id: str, *, is_default: bool = True
-    ) -> Agent:
-        """Make an agent the default of its tenant, instead of the current one; or, with ``is_default=False``, end that.
-
-        A default agent that is deleted and restored is the default again, unless another one became it meanwhile.
-
-        Raises:
-            NotFound: the agent does not exist.
-        """
-        params = self._at((agent_id,)) | {"now_at": self._scope.clock.now_us()}
-        await lock_tenant(connection, params)
-        agent = await self._lock_row(connection, (agent_id,), None)
-        if agent.is_default is is_default:
-            return agent
-        query = queries.set_default if is_default else queries.clear_default
-        changed = self._rows(connection, await query.all(connection, params))
-        for row in changed:
-            await self._on_change(connection, acting, "changed", row, ["is_default"])
-        return next(row for row in changed if row.id == agent_id)
 
     @reads
     async def by_ids(self, connection: Connection, ids: Sequence[str]) -> Sequence[Agent]:
@@ -288,7 +267,6 @@ class Agents(SoftRecords[Agent, NewAgent, AgentChange]):
     """The agents of one tenant. Deleting an agent hides its core blocks and shares; its sessions and runs stay."""
 
     get_default = blocking(AsyncAgents.get_default)
-    set_default = blocking(AsyncAgents.set_default)
     by_ids = blocking(AsyncAgents.by_ids)
     by_keys = blocking(AsyncAgents.by_keys)
     access = blocking(AsyncAgents.access)

@@ -1,24 +1,8 @@
--- name: default
-SELECT /*columns Agent*/ * FROM agents
-WHERE tenant_id = :tenant_id AND is_default AND deleted_at IS NULL;
-
 -- name: oldest
 SELECT /*columns Agent*/ * FROM agents
 WHERE tenant_id = :tenant_id AND deleted_at IS NULL
 ORDER BY created_at, id
 LIMIT 1;
-
--- name: set_default
--- Also clears a deleted agent, so that restoring it does not make a second default.
-UPDATE agents SET is_default = (id = :id), version = version + 1, updated_at = :now_at
-WHERE tenant_id = :tenant_id
-  AND id IN (SELECT id FROM agents WHERE tenant_id = :tenant_id AND is_default UNION SELECT :id)
-RETURNING /*columns Agent*/ *;
-
--- name: clear_default
-UPDATE agents SET is_default = FALSE, version = version + 1, updated_at = :now_at
-WHERE tenant_id = :tenant_id AND id = :id
-RETURNING /*columns Agent*/ *;
 
 -- name: by_ids
 SELECT /*columns Agent*/ * FROM agents
