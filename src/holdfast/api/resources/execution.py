@@ -7,7 +7,6 @@ from holdfast.types import (
     AsyncAgents,
     AsyncAgentShares,
     AsyncBlocks,
-    AsyncChannels,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
@@ -142,7 +141,6 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/channels", "channels", AsyncChannels),
     *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
     route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
 ]
