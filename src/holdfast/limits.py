@@ -79,7 +79,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     capabilities: int = 100
     """Capabilities of one model."""
     tools: int = 1_000
-    """Tools of one agent."""
+    """Tools of one agent or MCP server, and names in a list of tools that a grant allows or denies."""
+    tool_timeout_ms: int = 3_600_000
+    """Milliseconds after which a call of a tool is given up."""
     system_bytes: int = MIB
     """Bytes of an agent's system prompt as UTF-8."""
     blocks: int = 100

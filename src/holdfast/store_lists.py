@@ -41,7 +41,7 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ToolServers
+from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -123,7 +123,7 @@ class TenantStores:
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
-    tool_servers = StoreField(AsyncToolServers, ToolServers)
+    mcp_servers = StoreField(AsyncMcpServers, McpServers)
     channels = StoreField(AsyncChannels, Channels)
     pairing = StoreField(AsyncPairing, Pairing)
     secrets = StoreField(AsyncSecrets, Secrets)

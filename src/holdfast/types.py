@@ -61,7 +61,15 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
+from .stores.tools.mcp_servers import (
+    AsyncMcpServers,
+    McpServer,
+    McpServerChange,
+    McpServers,
+    McpTool,
+    NewMcpServer,
+    NewMcpTool,
+)
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -114,6 +122,7 @@ __all__ = [
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpServers",
     "AsyncMessages",
     "AsyncModels",
     "AsyncObjects",
@@ -131,7 +140,6 @@ __all__ = [
     "AsyncSteps",
     "AsyncTenants",
     "AsyncToolCalls",
-    "AsyncToolServers",
     "AsyncWorkspaces",
     "Block",
     "Blocks",
@@ -179,6 +187,10 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpServer",
+    "McpServerChange",
+    "McpServers",
+    "McpTool",
     "MemoryScope",
     "Message",
     "Messages",
@@ -186,6 +198,8 @@ __all__ = [
     "ModelChange",
     "Models",
     "NewAgentShare",
+    "NewMcpServer",
+    "NewMcpTool",
     "NewModel",
     "NewProvider",
     "Objects",
@@ -216,7 +230,6 @@ __all__ = [
     "SearchHit",
     "SearchPage",
     "Secrets",
-    "ServerTool",
     "Session",
     "SessionShare",
     "SessionShares",
@@ -237,8 +250,6 @@ __all__ = [
     "Tenants",
     "ToolCall",
     "ToolCalls",
-    "ToolServer",
-    "ToolServers",
     "Tree",
     "TreeChange",
     "TreeEntry",

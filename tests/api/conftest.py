@@ -31,7 +31,9 @@ def _postgres_http_server(
     name = f"http_{worker_id}"
     url = postgres_server.create_database(name, template=TEMPLATE)
     # On a SQLite file of its own the server creates a key.
-    with ServerProcess(tmp_path_factory.mktemp("server"), "--database", url, HOLDFAST_ENCRYPTION_KEY=new_key()) as server:
+    with ServerProcess(
+        tmp_path_factory.mktemp("server"), "--database", url, HOLDFAST_ENCRYPTION_KEY=new_key()
+    ) as server:
         yield server
     postgres_server.drop_database(name)
 

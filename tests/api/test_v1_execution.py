@@ -166,7 +166,7 @@ def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> N
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("status=running", [1]),
         ("status=pending", [0, 2]),
@@ -177,14 +177,14 @@ def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> N
         (f"parent={NEVER}", []),
     ],
 )
-def test_runs_are_filtered(v1: V1Client, query: str, found: list[int]) -> None:
+def test_runs_are_filtered(v1: V1Client, query: str, expected: list[int]) -> None:
     session = v1.session()
     for number, agent in enumerate("aab"):
         body = {"agent": agent, "metadata": {"n": number}, "id": str(uuid4())}
         run = v1.good("POST", f"/sessions/{session}/runs", body, 201)
         if number == 1:
             v1.good("POST", f"/runs/{run['id']}/claim", {"holder": "w"})
-    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == found
+    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == expected
 
 
 # Steps

@@ -72,7 +72,7 @@ AREAS = {
     "providers": "Model providers, with their keys.",
     "models": "The models of providers, with sizes and prices.",
     "secrets": "Other secrets of a tenant, by name.",
-    "tools": "Tool servers and their tools.",
+    "tools": "MCP servers, their tools, and who may use them.",
     "workspaces": "Directory trees, captured and restored.",
     "activity": "The activity log: each action with its actor and reason.",
     "retention": "Retention policies, holds and sweeps.",

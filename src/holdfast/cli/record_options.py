@@ -57,7 +57,8 @@ def new_options(kind: Kind) -> list[Option]:
 
 def change_options(kind: Kind) -> list[Option]:
     """Return the options of ``update``."""
-    declared, fields = kind.declared, structs.fields(kind.change_type)
+    declared = kind.declared
+    fields = [field for field in structs.fields(kind.change_type) if field.name in declared.fields]
     options = [option for field in fields for option in field_options(declared.fields[field.name], required=False)]
     optional = [option_name(field.name) for field in fields if NoneType in get_args(field.type)]
     if optional:

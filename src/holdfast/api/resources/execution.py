@@ -11,11 +11,11 @@ from holdfast.types import (
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
+    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
     AsyncToolCalls,
-    AsyncToolServers,
 )
 
 from ..grant_routes import grants
@@ -141,6 +141,6 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
-    route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
+    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
+    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

@@ -17,9 +17,11 @@ from .fields import (
     Metadata,
     Names,
     Natural,
+    OnlyFor,
     References,
     Searchable,
     Tags,
+    Url,
 )
 from .revealing import AsyncSecretRecords
 from .soft import AsyncSoftRecords
@@ -40,11 +42,13 @@ __all__ = [
     "Metadata",
     "Names",
     "Natural",
+    "OnlyFor",
     "Records",
     "References",
     "Searchable",
     "SecretRecords",
     "SoftRecords",
     "Tags",
+    "Url",
     "check_version",
 ]

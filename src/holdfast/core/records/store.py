@@ -22,6 +22,7 @@ from .references import check_references
 from .secrets import encrypted_column, merge_changes
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
+from .variants import check_variants
 
 N = TypeVar("N", bound=Struct)
 C = TypeVar("C", bound=Struct)
@@ -44,7 +45,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     live: ClassVar[str] = ""
     """An SQL condition that a record must meet to be visible."""
     extra: ClassVar[Sequence[str]] = ()
-    """Fields of the ``New...`` type that are not columns; ``_after_save`` handles them."""
+    """Fields of the ``New...`` and ``...Change`` types that are not columns; ``_after_save`` handles them."""
 
     new_type: ClassVar[type[Struct]]
     change_type: ClassVar[type[Struct]]
@@ -79,9 +80,9 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             row = await self._one(connection, self.queries.get, params)
             if row is None or not all(is_same(field, params[field.column], row) for field in self.declared.new_fields):
                 raise await self._creation_conflict(connection, params, row)
-        else:
-            await self._on_change(connection, acting, "created", row, ())
+            return await self._change(connection, acting, row, {}, new)
         await self._after_save(connection, new, row)
+        await self._on_change(connection, acting, "created", row, ())
         return row
 
     @writes_with_actor
@@ -106,10 +107,9 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
                 raise self._taken(params, "it has another key")
             names = {field.name for field in self.declared.editable if getattr(new, field.name, UNSET) is not UNSET}
             changes = {name: params[self.declared.fields[name].column] for name in names}
-            row = await self._change(connection, acting, row, changes)
-        else:
-            await self._on_change(connection, acting, "created", row, ())
+            return await self._change(connection, acting, row, changes, new)
         await self._after_save(connection, new, row)
+        await self._on_change(connection, acting, "created", row, ())
         return row
 
     @reads
@@ -182,9 +182,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
         """
         changes = self._changes(change)
         row = await self._lock_row(connection, key, version)
-        row = await self._change(connection, acting, row, merge_changes(self.declared, row, changes))
-        await self._after_save(connection, change, row)
-        return row
+        return await self._change(connection, acting, row, merge_changes(self.declared, row, changes), change)
 
     @writes_with_actor
     async def delete(self, connection: Connection, acting: ActorContext, *key: str, version: int | None = None) -> None:
@@ -207,8 +205,12 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
         """Check and complete a new record beyond what the types check; called before it is created."""
         return new
 
-    async def _after_save(self, connection: Connection, given: Struct, row: R) -> None:
-        """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written."""
+    async def _after_save(self, connection: Connection, given: Struct, row: R) -> Sequence[str]:
+        """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written.
+
+        Returns the names of the ``extra`` fields that it changed.
+        """
+        return ()
 
     async def _before_delete(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
@@ -270,6 +272,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
         await check_references(connection, self.queries.by_name, self.declared.references, params, self.noun)
         row = await self._write(connection, acting, self.queries.create, params)
         if row is not None:
+            check_variants(self.declared, row, self.a_noun)
             await self._add_tags(connection, row)
         return row
 
@@ -298,12 +301,22 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             raise InvalidInput(f"{self.nouns} have no versions; leave version out", field="version")
         check_version(getattr(row, "version", 0), version, self._named(key))
 
-    async def _change(self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any]) -> R:
-        """Write the changes that differ from the record, which is locked."""
+    async def _change(
+        self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any], given: Struct
+    ) -> R:
+        """Write the changes that differ from the record, which is locked, and the extra fields that were given."""
         fields = self.declared.fields
         different = [name for name, value in changes.items() if not is_same(fields[name], value, row)]
-        if not different:
-            return row
+        if different:
+            row = await self._update(connection, acting, row, changes, different)
+        different += await self._after_save(connection, given, row)
+        if different:
+            await self._on_change(connection, acting, "changed", row, different)
+        return row
+
+    async def _update(
+        self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any], different: Sequence[str]
+    ) -> R:
         columns = (*self.declared.key, *self.declared.natural, *self.declared.editable)
         values = {field.column: changes.get(field.name, UNSET) for field in columns}
         for field in columns:
@@ -317,10 +330,10 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
         except AlreadyExists:
             raise self._taken(params, "choose another name") from None
         assert changed is not None  # the row is locked
+        check_variants(self.declared, changed, self.a_noun)
         if self.declared.tags is not None and self.declared.tags.name in changes:
             await self.queries.delete_tags.all(connection, params)
             await self._add_tags(connection, changed)
-        await self._on_change(connection, acting, "changed", changed, different)
         return changed
 
     async def _add_tags(self, connection: Connection, row: R) -> None:
