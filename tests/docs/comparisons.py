@@ -60,10 +60,10 @@ def rows(page: Path) -> Iterator[Row]:
 
 def problem(page: Path, row: Row) -> str | None:
     """Return why the proof of a row is invalid, or ``None``."""
+    if row.proof == NOT_YET and row.theirs:
+        return None
     if not row.theirs or not row.ours:
         return "a cell is empty"
-    if row.proof == NOT_YET:
-        return None
     if not row.proof:
         return f"no proof; write '{NOT_YET}' if Holdfast does not have it"
     for proof in row.proof.split(", "):

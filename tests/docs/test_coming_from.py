@@ -52,6 +52,7 @@ def test_a_valid_proof_is_accepted(tmp_path: Path, proof: str) -> None:
     page.write_text("# Title\n\n## Snippet\n\n```python\n1\n```\n")
     assert problem(page, Row(1, "theirs", "ours", proof)) is None
     assert problem(page, Row(1, "", "ours", proof)) is not None
+    assert (problem(page, Row(1, "theirs", "", proof)) is None) is (proof == NOT_YET)
 
 
 def test_a_table_without_proofs_is_detected(tmp_path: Path) -> None:
