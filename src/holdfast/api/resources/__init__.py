@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    config,
     conversation,
     execution,
     keys,
@@ -36,6 +37,7 @@ OPERATIONS: list[Operation] = [
         snapshots,
         objects,
         a2a,
+        config,
         platform,
     ),
     *conversation.ROUTES,
@@ -43,6 +45,7 @@ OPERATIONS: list[Operation] = [
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
+    *config.ROUTES,
     *platform.ROUTES,
 ]
 """All operations of the server."""
