@@ -82,7 +82,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
         for id in ("1", f"2 {HOSTILE}"):
             written = state([f"{id} {HOSTILE}"], {f"{id} {HOSTILE}": HOSTILE})
             tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
-        tenant.agents.create(NewAgent(id=HOSTILE, name=HOSTILE))
+        tenant.agents.create(NewAgent(HOSTILE, display_name=HOSTILE))
         tenant.channels.create(
             NewChannelInstance(
                 name=HOSTILE,
@@ -110,7 +110,12 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["keys", "create", "--name", f"{HOSTILE} 2"]
     for name in ("list", "show", "diff"):
         yield ["checkpoints", name, *thread]
-    # The commands of all record stores are the same code.
+    # The commands of all record stores are the same code, and so are those of all grant stores.
+    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "shares", HOSTILE]
+    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "accessible", HOSTILE]
+    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
     yield ["channels", "list"]
     yield ["channels", "show", HOSTILE]
     yield ["channels", "create", "--name", f"2 {HOSTILE}", "--channel-type", HOSTILE, "--agent", HOSTILE]

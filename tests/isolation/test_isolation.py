@@ -279,7 +279,7 @@ def calls_that_create_equal_ids(database: Database) -> tuple[list[Planned], list
     runs = [(str(row[1]), str(row[2])) for row in rows["runs"]]
     plan += [("runs", "start", [session], {"id": id, "agent": "shadow"}) for id, session in runs]
     plan += [("leases", "claim", ["shadow"], {"run_id": id}) for id, _ in runs[::2]]
-    plan += [("agents", "create", [NewAgent("Shadow", id=row[1])], {}) for row in rows["agents"]]
+    plan += [("agents", "create", [NewAgent(row[1], display_name="Shadow")], {}) for row in rows["agents"]]
     for row in rows["sessions"]:
         plan += calls_for_a_shared_session(str(row[1]), key=row[2], user=row[3])
     return plan, [*sessions, *(id for _, id in messages), *(id for id, _ in runs)]

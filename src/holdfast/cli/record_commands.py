@@ -215,7 +215,7 @@ class _Commands:
         self, name: str, about: str, options: Sequence[Option] = ()
     ) -> Callable[[Callable[..., None]], click.Command]:
         """Return a decorator for a command of one record: it gets the tenant's handle and the record."""
-        key = [click.argument("key")]
+        key = [click.argument("named", metavar="KEY")]  # not the name of an option
         for field in self._rest:
             default = self._defaults.get(field.name)
             part = f"_{field.name}"  # not the name of the option that changes the field
@@ -236,10 +236,10 @@ class _Commands:
             @tenant_option
             @decorate([*key, *options])
             @json_option
-            def command(database: str, tenant: str, key: str, as_json: bool, **given: Any) -> None:
+            def command(database: str, tenant: str, named: str, as_json: bool, **given: Any) -> None:
                 rest = {field.name: given.pop(f"_{field.name}") for field in self._rest}
                 with open_tenant(database, tenant) as handle:
-                    row = self._find(getattr(handle, self._store), key, self._with_ids(handle, rest))
+                    row = self._find(getattr(handle, self._store), named, self._with_ids(handle, rest))
                     function(handle, row, as_json, **given)
 
             return command

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncAgents, AsyncAgentShares, AsyncChannels, AsyncModels, AsyncProviders
+from holdfast.types import AsyncChannels, AsyncModels, AsyncProviders
 
-from .grant_commands import add_grants
 from .record_commands import record_commands
-
-agents = record_commands(
-    "agents", AsyncAgents, columns=["id", "name", "agent_type", "model"], about="Manage agents and who may use them."
-)
-add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares")
 
 channels = record_commands(
     "channels",
