@@ -36,6 +36,9 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import AsyncBuiltinTools, BuiltinTools
+from .stores.tools.custom_tools import AsyncCustomTools, CustomTools
+from .stores.tools.secure_cli import AsyncSecureCLIs, SecureCLIs
 from .stores.tools.tool_servers import AsyncToolServers, ToolServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
@@ -118,6 +121,9 @@ class TenantStores:
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
     tool_servers = StoreField(AsyncToolServers, ToolServers)
+    custom_tools = StoreField(AsyncCustomTools, CustomTools)
+    builtin_tools = StoreField(AsyncBuiltinTools, BuiltinTools)
+    secure_cli = StoreField(AsyncSecureCLIs, SecureCLIs)
     channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)

@@ -56,6 +56,31 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import (
+    AsyncBuiltinTools,
+    BuiltinTool,
+    BuiltinToolChange,
+    BuiltinTools,
+    NewBuiltinTool,
+    SeedResult,
+)
+from .stores.tools.custom_tools import (
+    AsyncCustomTools,
+    CustomTool,
+    CustomToolChange,
+    CustomTools,
+    NewCustomTool,
+    RenderedCommand,
+)
+from .stores.tools.scrubbing import MIN_SCRUBBED_CHARS, ScrubbedStream, Scrubber
+from .stores.tools.secure_cli import (
+    AsyncSecureCLIs,
+    NewSecureCLI,
+    PreparedCommand,
+    SecureCLI,
+    SecureCLIChange,
+    SecureCLIs,
+)
 from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
@@ -71,6 +96,7 @@ from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
+    "MIN_SCRUBBED_CHARS",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -95,11 +121,13 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncBuiltinTools",
     "AsyncChannelInstances",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
+    "AsyncCustomTools",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
@@ -113,6 +141,7 @@ __all__ = [
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSecureCLIs",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -126,6 +155,9 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
+    "BuiltinTool",
+    "BuiltinToolChange",
+    "BuiltinTools",
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
@@ -148,6 +180,9 @@ __all__ = [
     "CrewMemories",
     "CrewMemory",
     "CrewMemoryMatch",
+    "CustomTool",
+    "CustomToolChange",
+    "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
@@ -170,14 +205,19 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "NewBuiltinTool",
+    "NewCustomTool",
+    "NewSecureCLI",
     "Objects",
     "PendingCall",
     "PendingFeedback",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "PreparedCommand",
     "PrunedMemories",
     "PrunedSessions",
+    "RenderedCommand",
     "RestoreResult",
     "Retention",
     "Rewind",
@@ -188,8 +228,14 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "ScrubbedStream",
+    "Scrubber",
     "SearchHit",
     "SearchPage",
+    "SecureCLI",
+    "SecureCLIChange",
+    "SecureCLIs",
+    "SeedResult",
     "ServerTool",
     "Session",
     "SessionShare",

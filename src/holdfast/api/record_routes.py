@@ -158,16 +158,18 @@ class _Routes:
 
     def _find(self) -> Operation:
         names = [field.name for field in self._declared.natural]
+        # A part with a default is in the query: it can be empty, and a part of a path cannot.
+        in_path = [name for name in names if name not in self._declared.defaults]
 
         async def call(store: Any, arguments: dict[str, Any]) -> Any:
             row = await store.find(*[arguments[name] for name in names])
             if row is None:
-                key = arguments[names[-1]]
+                key = arguments[in_path[-1]]
                 raise errors.NotFound(f"{self._noun} {key!r} does not exist", noun=self._noun, key=key)
             return row
 
-        path = f"{self._path}/by-{'-and-'.join(names)}/{'/'.join(f'{{{name}}}' for name in names)}"
-        parameters: Arguments = dict.fromkeys(names, (str, UNSET))
+        path = f"{self._path}/by-{'-and-'.join(in_path)}/{'/'.join(f'{{{name}}}' for name in in_path)}"
+        parameters: Arguments = {name: (str, self._declared.defaults.get(name, UNSET)) for name in names}
         summary = f"Find {self._a_noun} by its {' and '.join(names)}; 404 if it does not exist."
         return self._operation(
             "GET", path, "find", f"find_{_snake(self._noun)}", parameters, self._declared.row, call, summary
@@ -311,4 +313,4 @@ def _errors(verb: str, compares: bool) -> tuple[type[HoldfastError], ...]:
 
 
 def _snake(noun: str) -> str:
-    return noun.replace(" ", "_")
+    return noun.replace(" ", "_").lower()

@@ -106,7 +106,7 @@ class _Commands:
             with open_tenant(database, tenant) as handle:
                 page = getattr(handle, self._store).list(where=where, search=search, limit=limit, cursor=cursor)
             if as_json:
-                print_json({self._nouns.replace(" ", "_"): list(page), "next": page.next})
+                print_json({self._nouns.replace(" ", "_").lower(): list(page), "next": page.next})
                 return
             rows = [[_shown(getattr(row, field)) for field in self._columns] for row in page]
             title = f"{self._nouns[0].upper()}{self._nouns[1:]} of {tenant}"
@@ -234,7 +234,7 @@ class _Commands:
 
     def _print(self, row: Any, as_json: bool) -> None:
         if as_json:
-            print_json({self._noun.replace(" ", "_"): row})
+            print_json({self._noun.replace(" ", "_").lower(): row})
             return
         rows = [[field.replace("_", " "), _shown(value)] for field, value in structs.asdict(row).items()]
         print_table(f"{self._noun[0].upper()}{self._noun[1:]}", ["field", "value"], rows)

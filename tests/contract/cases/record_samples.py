@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, structs
 
 from holdfast.core.crypto import Secret
 from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
-from holdfast.core.records.fields import Field, Limited, Names, Natural, References, Tags, choices
+from holdfast.core.records.fields import AtLeast, Field, Format, Limited, Names, Natural, References, Tags, choices
 from holdfast.handles import Holdfast
 from tests.contract.cases.world import uuid_of
 
@@ -38,7 +38,9 @@ class Samples:
         self.texts = [
             new_field
             for new_field in self.declared.new_fields
-            if new_field.marker(Limited) and new_field.kind == "text" and not new_field.marker(References)
+            if new_field.marker(Limited)
+            and new_field.kind == "text"
+            and not any(new_field.marker(kind) for kind in (References, Format))
         ]
 
     def new(self, number: int = 1, **values: Any) -> Any:
@@ -100,6 +102,10 @@ def value_of(field: Field, number: int) -> Any:
         return allowed[number % len(allowed)]
     if field.kind == "secret":
         return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
+    if field.marker(AtLeast):
+        return field.marker(AtLeast).minimum + abs(number)
+    if field.marker(Format):
+        return f"{field.marker(Format).example}{number:03}"
     created: dict[str, Any] = {
         "id": uuid_of(f"{field.name} {number}"),
         "text": f"{field.name} {number:03}",
@@ -135,6 +141,10 @@ def large_value(field: Field, most: int) -> Any:
     """Return a value of about this size."""
     if field.kind == "secret":
         return Secret({"x": "x" * most} if _is_object(field) else "x" * most)
+    if field.kind == "number":
+        return most
+    if field.marker(Format):
+        return field.marker(Format).example.ljust(most, "x")
     return "x" * most if field.kind == "text" else {"x": "x" * most}
 
 
@@ -151,8 +161,11 @@ def wrong_values(field: Field) -> list[Any]:
         "secret": ["text", {"token": "x"}, Secret("text" if _is_object(field) else {"x": 1})],
     }
     limited = field.marker(Limited)
+    more: list[Any] = ["\x00"] if field.marker(Format) else []
+    if field.marker(AtLeast):
+        more.append(field.marker(AtLeast).minimum - 1)
     empty = [""] if field.kind == "text" and not limited.empty else []
-    return [*anything[field.kind], *empty, *([] if field.optional else [None])]
+    return [*anything[field.kind], *more, *empty, *([] if field.optional else [None])]
 
 
 def given(new: Struct) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from tests.contract.cases.world import World, raises, uuid_of
 SMALL = Limits(
     name_bytes=60, key_bytes=60, text_bytes=60, system_bytes=60, url_bytes=60, display_bytes=60, metadata_bytes=90,
     secret_bytes=60,
-    tags=2, tools=2, list_rows=3,
+    path_bytes=60, command_bytes=60, command_timeout_s=60,
+    tags=2, tools=2, deny_patterns=2, list_rows=3,
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -44,5 +45,6 @@ OPERATIONS: list[Operation] = [
     *snapshots.ROUTES,
     *a2a.ROUTES,
     *platform.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""

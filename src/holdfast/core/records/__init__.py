@@ -7,7 +7,20 @@ one line declares the HTTP operations of a store (``api/record_routes.py``), and
 on each store.
 """
 
-from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, References, Searchable, Tags
+from .fields import (
+    AtLeast,
+    Filterable,
+    Format,
+    Key,
+    Limited,
+    Merged,
+    Metadata,
+    Names,
+    Natural,
+    References,
+    Searchable,
+    Tags,
+)
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
 from .sync import Records, SoftRecords
@@ -16,7 +29,9 @@ from .values import check_version
 __all__ = [
     "AsyncRecords",
     "AsyncSoftRecords",
+    "AtLeast",
     "Filterable",
+    "Format",
     "Key",
     "Limited",
     "Merged",

@@ -46,11 +46,27 @@ class Natural(Struct, frozen=True):
 
 
 class Limited(Struct, frozen=True):
-    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, or of a JSON value, in bytes as stored."""
+    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, of a JSON value, in bytes as stored, or of a number."""
 
     limit: str
     empty: bool = True
     """Whether an empty text is allowed."""
+
+
+class AtLeast(Struct, frozen=True):
+    """The smallest allowed number."""
+
+    minimum: int
+
+
+class Format(Struct, frozen=True):
+    """The text has the form of a regular expression, or is empty, if that is allowed."""
+
+    pattern: str
+    about: str
+    """The form in words, for errors: "an absolute path", for example."""
+    example: str
+    """A text of this form, which letters and digits may follow."""
 
 
 class Names(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_origin
@@ -14,7 +15,7 @@ from ...limits import Limits
 from .. import scope as scopes
 from .. import text
 from ..paging import decode_cursor, encode_cursor
-from .fields import Field, Limited, Names, Tags, choices
+from .fields import AtLeast, Field, Format, Limited, Names, Tags, choices
 
 _MAX_NUMBER = 2**63
 
@@ -112,7 +113,13 @@ def _id(field: Field, value: Any, limits: Limits, what: str) -> str:
 def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
     limited = field.marker(Limited)
     check = scopes.free_text if limited.empty else scopes.name
-    return check(value, what, limits, limit=limited.limit)
+    checked = check(value, what, limits, limit=limited.limit)
+    form = field.marker(Format)
+    if checked and form is not None and not re.fullmatch(form.pattern, value, re.DOTALL):
+        raise InvalidInput(
+            f"{what} must be {form.about}, such as {form.example!r}, not {_repr(value)}", field=field.name
+        )
+    return checked
 
 
 def _choice(field: Field, value: Any, limits: Limits, what: str) -> Any:
@@ -131,6 +138,11 @@ def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_repr(value)}", field=field.name)
+    least = field.marker(AtLeast)
+    if least is not None and value < least.minimum:
+        raise InvalidInput(f"{what} must be at least {least.minimum}, not {value}", field=field.name)
+    if field.marker(Limited):
+        limits.check(field.marker(Limited).limit, value, what)
     return value
 
 
