@@ -1,9 +1,14 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
+from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
+from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
+from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
+from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -72,6 +77,15 @@ from .stores.tools.custom_tools import (
     NewCustomTool,
     RenderedCommand,
 )
+from .stores.tools.mcp_servers import (
+    AsyncMcpServers,
+    McpServer,
+    McpServerChange,
+    McpServers,
+    McpTool,
+    NewMcpServer,
+    NewMcpTool,
+)
 from .stores.tools.scrubbing import MIN_SCRUBBED_CHARS, ScrubbedStream, Scrubber
 from .stores.tools.secure_cli import (
     AsyncSecureCLIs,
@@ -81,7 +95,6 @@ from .stores.tools.secure_cli import (
     SecureCLIChange,
     SecureCLIs,
 )
-from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -108,6 +121,8 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentShare",
+    "AgentShares",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -116,13 +131,14 @@ __all__ = [
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
     "AsyncBuiltinTools",
-    "AsyncChannelInstances",
+    "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
@@ -134,13 +150,18 @@ __all__ = [
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpServers",
     "AsyncMessages",
+    "AsyncModels",
     "AsyncObjects",
+    "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSecrets",
     "AsyncSecureCLIs",
     "AsyncSessionShares",
     "AsyncSessions",
@@ -148,7 +169,6 @@ __all__ = [
     "AsyncSteps",
     "AsyncTenants",
     "AsyncToolCalls",
-    "AsyncToolServers",
     "AsyncWorkspaces",
     "Block",
     "Blocks",
@@ -161,7 +181,7 @@ __all__ = [
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
-    "ChannelInstances",
+    "Channels",
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
@@ -202,19 +222,38 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpServer",
+    "McpServerChange",
+    "McpServers",
+    "McpTool",
     "MemoryScope",
     "Message",
     "Messages",
+    "Model",
+    "ModelChange",
+    "Models",
+    "NewAgentShare",
     "NewBuiltinTool",
     "NewCustomTool",
+    "NewMcpServer",
+    "NewMcpTool",
+    "NewModel",
+    "NewProvider",
     "NewSecureCLI",
     "Objects",
+    "PairedDevice",
+    "Pairing",
+    "PairingRequest",
     "PendingCall",
     "PendingFeedback",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
     "PreparedCommand",
+    "Provider",
+    "ProviderChange",
+    "ProviderType",
+    "Providers",
     "PrunedMemories",
     "PrunedSessions",
     "RenderedCommand",
@@ -232,16 +271,17 @@ __all__ = [
     "Scrubber",
     "SearchHit",
     "SearchPage",
+    "Secrets",
     "SecureCLI",
     "SecureCLIChange",
     "SecureCLIs",
     "SeedResult",
-    "ServerTool",
     "Session",
     "SessionShare",
     "SessionShares",
     "SessionState",
     "Sessions",
+    "ShareRole",
     "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",
@@ -256,8 +296,6 @@ __all__ = [
     "Tenants",
     "ToolCall",
     "ToolCalls",
-    "ToolServer",
-    "ToolServers",
     "Tree",
     "TreeChange",
     "TreeEntry",

@@ -9,6 +9,7 @@ on each store.
 
 from .fields import (
     AtLeast,
+    AtMostOne,
     Filterable,
     Format,
     Key,
@@ -17,19 +18,24 @@ from .fields import (
     Metadata,
     Names,
     Natural,
+    OnlyFor,
     References,
     Searchable,
     Tags,
+    Url,
 )
+from .revealing import AsyncSecretRecords
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
-from .sync import Records, SoftRecords
+from .sync import Records, SecretRecords, SoftRecords
 from .values import check_version
 
 __all__ = [
     "AsyncRecords",
+    "AsyncSecretRecords",
     "AsyncSoftRecords",
     "AtLeast",
+    "AtMostOne",
     "Filterable",
     "Format",
     "Key",
@@ -38,10 +44,13 @@ __all__ = [
     "Metadata",
     "Names",
     "Natural",
+    "OnlyFor",
     "Records",
     "References",
     "Searchable",
+    "SecretRecords",
     "SoftRecords",
     "Tags",
+    "Url",
     "check_version",
 ]

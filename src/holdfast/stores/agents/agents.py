@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core import text
+from ...core.actor_context import ActorContext
 from ...core.queries import Queries
 from ...core.records import AsyncRecords, Filterable, Key, Limited, Metadata, Names, Records, Searchable, Tags
 from ...engines.protocol import Connection
@@ -72,8 +73,9 @@ class AsyncAgents(Audited, AsyncRecords[Agent, NewAgent, AgentChange]):
 
     table, noun = "agents", "agent"
 
-    async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
+    async def _before_delete(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> None:
         await queries.delete_blocks.all(connection, params)
+        await queries.delete_shares.all(connection, params)
 
 
 class Agents(Records[Agent, NewAgent, AgentChange]):

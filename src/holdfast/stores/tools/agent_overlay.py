@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -9,9 +10,10 @@ from msgspec import Struct
 from ...core.blocking import blocking
 from ...core.overlay import OverlayTable
 from ...core.paging import Page
-from ...core.records import AsyncRecords, Records
+from ...core.records import AsyncSecretRecords, SecretRecords
+from ...core.records.record_rows import R
 from ...core.records.secrets import wrap_secrets
-from ...core.records.store import C, N, R
+from ...core.records.store import C, N
 from ...core.store import reads
 from ...engines.protocol import Connection
 from ...errors import NotFound
@@ -19,7 +21,7 @@ from ..agents.agents import has_agent
 from ..objects.activity import Audited
 
 
-class AsyncAgentOverlay(Audited, AsyncRecords[R, N, C]):
+class AsyncAgentOverlay(Audited, AsyncSecretRecords[R, N, C]):
     """Base of stores whose records apply to one agent, or to all agents if their field ``agent`` is empty.
 
     A subclass sets ``overlay``; its condition selects the records that are used, or that hide others.
@@ -68,19 +70,19 @@ class AsyncAgentOverlay(Audited, AsyncRecords[R, N, C]):
         enabled: list[Any] = [row for row in rows if row.is_enabled]  # type: ignore[attr-defined]
         return [*wrap_secrets(enabled, self.declared, self.secrets, self._scope)]
 
-    async def _after_save(self, connection: Connection, given: Struct, row: R) -> None:
-        """Check what the fields of a record say about each other; an error undoes the change."""
+    async def _after_save(self, connection: Connection, given: Struct, row: R) -> Sequence[str]:
         self._check(given, row)
+        return ()
 
     def _check(self, given: Struct, row: R) -> None:
-        """Check a record that is saved.
+        """Check the fields of a saved record against each other; an error undoes the change.
 
         Raises:
             InvalidInput: it is not valid.
         """
 
 
-class AgentOverlay(Records[R, N, C]):
+class AgentOverlay(SecretRecords[R, N, C]):
     """Base of stores whose records apply to one agent or to all agents, for synchronous programs."""
 
     resolve = blocking(AsyncAgentOverlay[R, N, C].resolve)

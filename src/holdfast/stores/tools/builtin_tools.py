@@ -99,7 +99,7 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
             params = self._now(self._new_values(new))
             row = existing.get(name)
             if row is None:
-                row = await self._insert(connection, params)
+                row = await self._insert(connection, acting, params)
                 if row is not None:
                     result.created.append(name)
                     await self._on_change(connection, acting, "created", row, ())

@@ -32,7 +32,6 @@ from ...core.store import writes_with_actor
 from ...engines.protocol import Connection
 from ...errors import NotFound
 from ...ids import Id
-from ..objects.activity import log_change
 from . import command_lines, json_schemas
 from .agent_overlay import AgentOverlay, AsyncAgentOverlay
 from .command_credentials import WithCredentials, check_environment
@@ -157,10 +156,7 @@ class AsyncSecureCLIs(AsyncAgentOverlay[SecureCLI, NewSecureCLI, SecureCLIChange
         command_lines.check_arguments(words[1:], denied)
         env = None if row.env is None else Secret(row.env.reveal())
         if env is not None:
-            details = {"binary_name": name, "agent": agent}
-            await log_change(
-                connection, self._scope, acting, "cli_program.credentials_read", "cli_program", row.id, details
-            )
+            await self._on_change(connection, acting, "revealed", row, ["env"])
         return PreparedCommand(argv=[program, *words[1:]], env=env, timeout_seconds=row.timeout_seconds)
 
     def _check(self, given: Struct, row: SecureCLI) -> None:
