@@ -131,7 +131,7 @@ async def secrets_are_revealed_by_one_method_which_is_logged(world: World) -> No
             revealed = await kit.store.reveal(*key)
         assert revealed == {field.name: getattr(new, field.name).reveal() for field in kit.declared.secrets}
         newest = (await acme.activity.list(limit=1))[0]
-        kind = kit.kind.noun.replace(" ", "_")
+        kind = kit.kind.noun.replace(" ", "_").lower()
         assert (newest.action, newest.actor, newest.details) == (f"{kind}.revealed", "ada", {"fields": [*revealed]})
         assert await acme.activity.count() == before + 1
         with raises(NotFound, noun=kit.kind.noun):
@@ -154,7 +154,7 @@ def _flagged(kits: list[Kit]) -> list[tuple[Kit, str]]:
 @contract()
 async def a_flag_of_at_most_one_record_moves_to_the_record_that_gets_it(world: World) -> None:
     for kit, flag in _flagged(await _kits(world, "flags")):
-        acme, kind = world.tenant(kit.tenant), kit.kind.noun.replace(" ", "_")
+        acme, kind = world.tenant(kit.tenant), kit.kind.noun.replace(" ", "_").lower()
         first = await kit.store.create(kit.samples.new(1, **{flag: True}))
         fixed = kit.samples.fixed_names(first)
         second = await kit.store.create(kit.samples.new(3, **fixed, **{flag: True}))
