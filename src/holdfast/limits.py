@@ -83,7 +83,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     tool_timeout_ms: int = 3_600_000
     """Milliseconds after which a call of a tool is given up."""
     builtin_tools: int = 1_000
-    """Built-in tools of one tenant."""
+    """Builtin tools of one tenant."""
     command_bytes: int = 128 * KIB - 1
     """Bytes of one command of a custom tool, before and after its arguments are filled in; Linux limits an argument to this."""
     command_timeout_s: int = 3_600

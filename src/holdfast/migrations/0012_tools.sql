@@ -1,4 +1,4 @@
--- Tools that run as commands: custom tools, built-in tools, and programs with credentials.
+-- Tools that run as commands: custom tools, builtin tools, and programs with credentials.
 
 CREATE TABLE custom_tools (
     tenant_id       {text} NOT NULL,

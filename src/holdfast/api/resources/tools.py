@@ -1,4 +1,4 @@
-"""Routes of tools that run as commands: custom tools, built-in tools and programs with credentials.
+"""Routes of tools that run as commands: custom tools, builtin tools and programs with credentials.
 
 Credentials are masked in every response. Programs that need them use the library.
 """

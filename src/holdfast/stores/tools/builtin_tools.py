@@ -1,4 +1,4 @@
-"""Built-in tools: the tools that a program brings along, each of which can be disabled and configured.
+"""Builtin tools: the tools that a program brings along, each of which can be disabled and configured.
 
 The program describes its tools with ``seed`` when it starts. People change only whether a tool is enabled, and its settings.
 """
@@ -42,7 +42,7 @@ class BuiltinTool(Struct, frozen=True):
 
 
 class NewBuiltinTool(Struct, frozen=True):
-    """A built-in tool to create or to describe."""
+    """A builtin tool to create or to describe."""
 
     name: str
     display_name: str = ""
@@ -55,7 +55,7 @@ class NewBuiltinTool(Struct, frozen=True):
 
 
 class BuiltinToolChange(Struct, frozen=True):
-    """A change of a built-in tool."""
+    """A change of a builtin tool."""
 
     is_enabled: bool | UnsetType = UNSET
     settings: dict[str, Any] | UnsetType = UNSET
@@ -73,9 +73,9 @@ queries = Queries(__package__, "builtin_tools.sql", BuiltinTool)
 
 
 class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, BuiltinToolChange]):
-    """The built-in tools of one tenant, by category and name."""
+    """The builtin tools of one tenant, by category and name."""
 
-    table, noun, order = "builtin_tools", "built-in tool", ("category", "name")
+    table, noun, order = "builtin_tools", "builtin tool", ("category", "name")
 
     @writes_with_actor
     async def seed(
@@ -142,7 +142,7 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
         if not isinstance(listed, list | tuple):
             raise InvalidInput(f"tools must be a list of NewBuiltinTool, not {type(listed).__name__}", field="tools")
         if not tools and not prune:
-            raise InvalidInput("tools is empty: pass prune=True to remove all built-in tools", field="tools")
+            raise InvalidInput("tools is empty: pass prune=True to remove all builtin tools", field="tools")
         self._scope.limits.check("builtin_tools", len(tools), "tools")
         given: dict[str, NewBuiltinTool] = {}
         for tool in map(self._checked, tools):
@@ -168,7 +168,7 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
 
 
 class BuiltinTools(Records[BuiltinTool, NewBuiltinTool, BuiltinToolChange]):
-    """The built-in tools of one tenant, by category and name."""
+    """The builtin tools of one tenant, by category and name."""
 
     seed = blocking(AsyncBuiltinTools.seed)
     list_enabled = blocking(AsyncBuiltinTools.list_enabled)

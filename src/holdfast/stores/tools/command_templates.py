@@ -2,9 +2,9 @@
 
 A placeholder becomes one word of the command, or a part of one: its value is quoted for a POSIX shell, so no character of the
 value has a meaning for the shell. That holds only where a quoted text is a word. So a template with placeholders is refused if
-a placeholder is within quotes, in a comment or after a backslash, and if it contains a construct in which quotes work
-differently: a command substitution, an expansion other than ``$NAME`` and ``${NAME}``, ``((`` or ``<<``. A template without
-placeholders may be any command.
+a placeholder is within quotes, in a comment or after a backslash, and if it contains a construct in which some shell treats
+quotes differently: a command substitution, an expansion other than ``$NAME`` and ``${NAME}``, arithmetic, ``[[``, a subscript,
+``<<``, or a redirection of ``&`` to other than a number. A template without placeholders may be any command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _PLACEHOLDER = r"\{\{[ \t]*\.(?P<name>[^{}\s]*)[ \t]*\}\}"
 _TOKEN = re.compile(
     rf"""(?P<placeholder>{_PLACEHOLDER})
     | (?P<variable>\$(?:[A-Za-z_]\w*|[0-9@*\#?$!-]|\{{[A-Za-z_]\w*\}}))
-    | (?P<refused>`|\$[({{\["']|\(\(|<<|[$(<]\\\n)
+    | (?P<refused>`|\$[({{\["']|\(\(|<<|\[\[(?=\s)|[A-Za-z_]\w*\[(?=[^\]]*\{{\{{)|&>|[$(<>&]\\\n
+        |[<>]&(?!(?:[0-9]+-?|-)(?:[\s;|&()<>]|$)))
     | (?P<single>'[^']*')
     | (?P<double>"(?:[^"\\]|\\.)*")
     | (?P<unclosed>['"])

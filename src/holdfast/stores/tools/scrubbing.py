@@ -73,6 +73,8 @@ class ScrubbedStream:
 
     def _take(self, end: int) -> str:
         """Return the first ``end`` characters, in which every secret that begins there ends in the text that is held."""
+        if end == 0:
+            return ""
         begun = [(0, self._masked)] if self._masked else []
         spans = _merged([*begun, *self._scrubber.find(self._held)])
         result, at = [], 0
@@ -130,5 +132,8 @@ def _base64_within(data: bytes, offset: int) -> Iterator[str]:
     encoded = b64encode(bytes(offset) + data).decode().rstrip("=")
     first = -(-offset * 8 // 6)  # the characters before it also depend on the bytes before
     last = (offset + len(data)) * 8 // 6
-    part = encoded[first:last]
-    yield from (part, part.replace("+", "-").replace("/", "_"))
+    for part in (
+        encoded[first:last],
+        encoded[first:],
+    ):  # with the last character too, where the text ends with the secret
+        yield from (part, part.replace("+", "-").replace("/", "_"))
