@@ -78,7 +78,7 @@ async def a_tool_of_an_agent_shadows_the_one_for_all_agents(world: World) -> Non
 async def a_template_is_checked_when_a_tool_is_saved(world: World) -> None:
     tools = world.tenant().custom_tools
     made = await tools.create(NewCustomTool("grep", GREP, parameters=PARAMETERS))
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"command": "grep {{.name}}"},
         {"command": "grep '{{.pattern}}'"},
         {"command": "grep {{.pattern}} # {{.limit}}"},
@@ -91,7 +91,7 @@ async def a_template_is_checked_when_a_tool_is_saved(world: World) -> None:
         field = "parameters.properties" if change.get("parameters", {}).get("properties") == ["pattern"] else "command"
         with raises(InvalidInput, field=field):
             await tools.update(made.id, change=CustomToolChange(**change))
-        fields = {"command": GREP, "parameters": PARAMETERS} | change
+        fields: dict[str, Any] = {"command": GREP, "parameters": PARAMETERS} | change
         for method in (tools.create, tools.upsert):
             with raises(InvalidInput, field=field):
                 await method(NewCustomTool("other", **fields))

@@ -99,12 +99,14 @@ async def denied_arguments_are_refused_by_name_of_the_rule(world: World) -> None
         with raises(CommandRefused, rule=rule, pattern=pattern):
             await programs.prepare(command)
     assert (await programs.prepare("gh pr list --verbose-x repo")).argv[1:] == ["pr", "list", "--verbose-x", "repo"]
+    wrong: dict[str, Any]
     for field in ("deny_args", "deny_verbose"):
         for pattern in ("(", "[a", "*", "(?=a)", r"(a)\1", "a{1000}{1000}", "\ud800"):
+            wrong = {field: ["x", pattern]}
             with raises(InvalidInput, field=field):
-                await programs.update(made.id, change=SecureCLIChange(**{field: ["x", pattern]}))
+                await programs.update(made.id, change=SecureCLIChange(**wrong))
             with raises(InvalidInput, field=field):
-                await programs.create(NewSecureCLI("other", **{field: [pattern]}))
+                await programs.create(NewSecureCLI("other", **wrong))
     assert await programs.list() == [made]
 
 
