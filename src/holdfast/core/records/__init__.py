@@ -10,6 +10,7 @@ on each store.
 from .fields import (
     AtLeast,
     AtMostOne,
+    DefaultsTo,
     Filterable,
     Format,
     Key,
@@ -36,6 +37,7 @@ __all__ = [
     "AsyncSoftRecords",
     "AtLeast",
     "AtMostOne",
+    "DefaultsTo",
     "Filterable",
     "Format",
     "Key",

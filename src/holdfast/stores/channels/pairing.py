@@ -61,7 +61,7 @@ class PairedDevice(Struct, frozen=True):
     channel: Channel
     chat: Chat
     paired_by: Annotated[str, Limited("name_bytes")]
-    """Who approved the sender; empty if it is unknown."""
+    """The user that approved the sender; empty if unknown."""
     metadata: Annotated[dict[str, Any], Limited("metadata_bytes")]
     paired_at: datetime
     expires_at: datetime
