@@ -25,7 +25,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TENANT", "acme")
     monkeypatch.setenv("ENV", json.dumps({"TOKEN": TOKEN}))
     with Holdfast(path, encryption_key=key) as hf:
-        hf.tenant("acme").agents.create(NewAgent(name="Ada", id="ada"))
+        hf.tenant("acme").agents.create(NewAgent("ada"))
 
 
 def run(*arguments: str) -> Result:

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.types import AsyncBuiltinTools, AsyncCustomTools, AsyncSecureCLIs, NewBuiltinTool
 
 from .database import open_tenant, tenant_option
-from .output import json_option, print_json, print_line, print_table, print_text
+from .output import json_option, print_json, print_line, print_table
 from .record_commands import MAX_ROWS, acting_option, as_user, cell, record_commands
 from .record_options import json_value
 
@@ -72,7 +72,7 @@ def render(database: str, tenant: str, name: str, arguments: Any, agent: str, as
     if as_json:
         print_json({"command": rendered})
     else:
-        print_text(f"{rendered.command}\n")
+        print_line(rendered.command)
 
 
 @builtin.command()
@@ -108,4 +108,4 @@ def prepare(database: str, tenant: str, command: str, agent: str, acting: str | 
     if as_json:
         print_json({"command": prepared})
     else:
-        print_text(f"{shlex.join(prepared.argv)}\n")
+        print_line(shlex.join(prepared.argv))

@@ -28,7 +28,7 @@ GREP = "grep -m {{.limit}} -- {{.pattern}} notes.txt"
 
 async def _agents(world: World, *names: str) -> Any:
     for name in names:
-        await world.tenant().agents.create(NewAgent(name, id=name))
+        await world.tenant().agents.create(NewAgent(name))
     return world.tenant().custom_tools
 
 
@@ -72,6 +72,20 @@ async def a_tool_of_an_agent_shadows_the_one_for_all_agents(world: World) -> Non
     assert await other.effective() == []
     with raises(NotFound, noun="agent", key="ada"):
         await other.effective("ada")
+
+
+@contract()
+async def the_tools_of_a_deleted_agent_return_with_it(world: World) -> None:
+    tools = await _agents(world, "ada")
+    made = await tools.create(NewCustomTool("grep", "true", agent="ada"))
+    await world.tenant().agents.delete("ada")
+    for call in (tools.effective("ada"), tools.resolve("grep", "ada"), tools.render("grep", {}, agent="ada")):
+        with raises(NotFound, noun="agent", key="ada"):
+            await call
+    with raises(NotFound, noun="agent", key="ada"):
+        await tools.create(NewCustomTool("sed", "true", agent="ada"))
+    await world.tenant().agents.restore("ada")
+    assert await tools.effective("ada") == [made]
 
 
 @contract()

@@ -18,7 +18,7 @@ TOKEN = "ghp_0123456789abcdef"
 
 async def _programs(world: World, *agents: str) -> Any:
     for agent in agents:
-        await world.tenant().agents.create(NewAgent(agent, id=agent))
+        await world.tenant().agents.create(NewAgent(agent))
     return world.tenant().secure_cli
 
 

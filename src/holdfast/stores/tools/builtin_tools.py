@@ -96,7 +96,7 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
         }
         result = SeedResult([], [], [])
         for name, new in given.items():
-            params = self._now(self._new_values(new))
+            params = self._now(self._new_values(new, acting))
             row = existing.get(name)
             if row is None:
                 row = await self._insert(connection, acting, params)

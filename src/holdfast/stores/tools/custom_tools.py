@@ -23,7 +23,6 @@ from ...core.records import (
     Limited,
     Merged,
     Natural,
-    References,
     Searchable,
 )
 from ...core.rows import Column
@@ -32,6 +31,7 @@ from ...engines.protocol import Connection
 from ...errors import InvalidInput, NotFound
 from ...ids import Id
 from ...limits import Limits
+from ..agents.agent_shares import LIVE_AGENT
 from . import command_templates, json_schemas
 from .agent_overlay import AgentOverlay, AsyncAgentOverlay
 from .command_credentials import WithCredentials, check_environment, is_passable
@@ -44,9 +44,7 @@ class CustomTool(Struct, frozen=True):
 
     id: Annotated[Id, Key()]
     name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
-    agent: Annotated[
-        str, Column("agent_id"), Natural(), Limited("name_bytes"), Filterable(), References("agents", "agent")
-    ]
+    agent: Annotated[str, Column("agent_id"), Natural(), Limited("name_bytes"), Filterable(), LIVE_AGENT]
     description: Annotated[str, Limited("text_bytes"), Searchable()]
     """For the model."""
     parameters: Annotated[dict[str, Any], Limited("metadata_bytes")]

@@ -24,7 +24,6 @@ from ...core.records import (
     Merged,
     Names,
     Natural,
-    References,
     Searchable,
 )
 from ...core.rows import Column
@@ -32,6 +31,7 @@ from ...core.store import writes_with_actor
 from ...engines.protocol import Connection
 from ...errors import NotFound
 from ...ids import Id
+from ..agents.agent_shares import LIVE_AGENT
 from . import command_lines, json_schemas
 from .agent_overlay import AgentOverlay, AsyncAgentOverlay
 from .command_credentials import WithCredentials, check_environment
@@ -49,9 +49,7 @@ class SecureCLI(Struct, frozen=True):
         Filterable(),
         Searchable(),
     ]
-    agent: Annotated[
-        str, Column("agent_id"), Natural(), Limited("name_bytes"), Filterable(), References("agents", "agent")
-    ]
+    agent: Annotated[str, Column("agent_id"), Natural(), Limited("name_bytes"), Filterable(), LIVE_AGENT]
     binary_path: Annotated[
         str, Limited("path_bytes"), Format(r"/[^\x00\ud800-\udfff]*", "an absolute path", "/usr/bin/gh")
     ]
