@@ -25,7 +25,8 @@ from tests.contract.cases.world import World, raises, uuid_of
 SMALL = Limits(
     name_bytes=60, key_bytes=60, text_bytes=60, system_bytes=60, url_bytes=60, display_bytes=60, metadata_bytes=90,
     secret_bytes=60,
-    tags=2, tools=2, capabilities=2, list_rows=3,
+    path_bytes=60, command_bytes=60, command_timeout_s=60,
+    tags=2, tools=2, capabilities=2, deny_patterns=2, list_rows=3,
 )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ async def secrets_are_revealed_by_one_method_which_is_logged(world: World) -> No
             revealed = await kit.store.reveal(*key)
         assert revealed == {field.name: getattr(new, field.name).reveal() for field in kit.declared.secrets}
         newest = (await acme.activity.list(limit=1))[0]
-        kind = kit.kind.noun.replace(" ", "_")
+        kind = kit.kind.noun.replace(" ", "_").lower()
         assert (newest.action, newest.actor, newest.details) == (f"{kind}.revealed", "ada", {"fields": [*revealed]})
         assert await acme.activity.count() == before + 1
         with raises(NotFound, noun=kit.kind.noun):
@@ -177,7 +178,7 @@ def _flagged(kits: list[Kit]) -> list[tuple[Kit, str]]:
 @contract()
 async def a_flag_of_at_most_one_record_moves_to_the_record_that_gets_it(world: World) -> None:
     for kit, flag in _flagged(await _kits(world, "flags")):
-        acme, kind = world.tenant(kit.tenant), kit.kind.noun.replace(" ", "_")
+        acme, kind = world.tenant(kit.tenant), kit.kind.noun.replace(" ", "_").lower()
         first = await kit.store.create(kit.samples.new(1, **{flag: True}))
         fixed = kit.samples.fixed_names(first)
         second = await kit.store.create(kit.samples.new(3, **fixed, **{flag: True}))

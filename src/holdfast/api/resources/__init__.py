@@ -20,6 +20,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -47,5 +48,6 @@ OPERATIONS: list[Operation] = [
     *a2a.ROUTES,
     *config.ROUTES,
     *platform.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""
