@@ -42,10 +42,14 @@ USES = {
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],
     "tools": [
-        "from holdfast.types import NewCustomTool as New\n"
-        "holdfast.Holdfast(':memory:').tenant('a').custom_tools.create(New('t', 'true', parameters={'type': 'object'}))",
-        "from holdfast.types import NewSecureCLI as New\n"
-        "holdfast.Holdfast(':memory:').tenant('a').secure_cli.create(New('gh', deny_args=['x']))",
+        (
+            "from holdfast.types import NewCustomTool as New\n"
+            "holdfast.Holdfast(':memory:').tenant('a').custom_tools.create(New('t', 'true', parameters={'type': 'object'}))"
+        ),
+        (
+            "from holdfast.types import NewSecureCLI as New\n"
+            "holdfast.Holdfast(':memory:').tenant('a').secure_cli.create(New('gh', deny_args=['x']))"
+        ),
     ],
     "erasure": [
         "from holdfast.erasure import ErasureConsumer; ErasureConsumer(holdfast.AsyncHoldfast(':memory:'), 'redis://x')"
