@@ -41,7 +41,7 @@ def fill(acme: TenantHandle) -> dict[str, str]:
     acme.branches.fork(session.id, at=300, label="other")
     message = acme.messages.last(session.id, 1)[0]
     acme.feedback.create(message.id, is_positive=True, user="ada")
-    acme.agents.create(NewAgent(name="Helper", id="helper", tags=["all"]))
+    acme.agents.create(NewAgent("helper", display_name="Helper", tags=["all"]))
     acme.blocks.set("helper", "persona", "kind")
     run = acme.runs.start(session.id, agent="helper")
     claimed = acme.leases.claim("w", run_id=run.id)

@@ -70,6 +70,22 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import (
+    AsyncBuiltinTools,
+    BuiltinTool,
+    BuiltinToolChange,
+    BuiltinTools,
+    NewBuiltinTool,
+    SeedResult,
+)
+from .stores.tools.custom_tools import (
+    AsyncCustomTools,
+    CustomTool,
+    CustomToolChange,
+    CustomTools,
+    NewCustomTool,
+    RenderedCommand,
+)
 from .stores.tools.mcp_servers import (
     AsyncMcpServers,
     McpServer,
@@ -78,6 +94,15 @@ from .stores.tools.mcp_servers import (
     McpTool,
     NewMcpServer,
     NewMcpTool,
+)
+from .stores.tools.scrubbing import MIN_SCRUBBED_CHARS, ScrubbedStream, Scrubber
+from .stores.tools.secure_cli import (
+    AsyncSecureCLIs,
+    NewSecureCLI,
+    PreparedCommand,
+    SecureCLI,
+    SecureCLIChange,
+    SecureCLIs,
 )
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
@@ -93,6 +118,7 @@ from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
+    "MIN_SCRUBBED_CHARS",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -121,11 +147,13 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncBuiltinTools",
     "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
+    "AsyncCustomTools",
     "AsyncDeclaredResources",
     "AsyncDiagnostics",
     "AsyncErasures",
@@ -145,6 +173,7 @@ __all__ = [
     "AsyncRunQueue",
     "AsyncRuns",
     "AsyncSecrets",
+    "AsyncSecureCLIs",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -157,6 +186,9 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
+    "BuiltinTool",
+    "BuiltinToolChange",
+    "BuiltinTools",
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
@@ -179,6 +211,9 @@ __all__ = [
     "CrewMemories",
     "CrewMemory",
     "CrewMemoryMatch",
+    "CustomTool",
+    "CustomToolChange",
+    "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeclaredResource",
@@ -213,11 +248,14 @@ __all__ = [
     "ModelChange",
     "Models",
     "NewAgentShare",
+    "NewBuiltinTool",
+    "NewCustomTool",
     "NewDeclaredResource",
     "NewMcpServer",
     "NewMcpTool",
     "NewModel",
     "NewProvider",
+    "NewSecureCLI",
     "Objects",
     "PairedDevice",
     "Pairing",
@@ -227,12 +265,14 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "PreparedCommand",
     "Provider",
     "ProviderChange",
     "ProviderType",
     "Providers",
     "PrunedMemories",
     "PrunedSessions",
+    "RenderedCommand",
     "ResourceToApply",
     "RestoreResult",
     "Retention",
@@ -244,9 +284,15 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "ScrubbedStream",
+    "Scrubber",
     "SearchHit",
     "SearchPage",
     "Secrets",
+    "SecureCLI",
+    "SecureCLIChange",
+    "SecureCLIs",
+    "SeedResult",
     "Session",
     "SessionShare",
     "SessionShares",

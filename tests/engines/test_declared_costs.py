@@ -50,7 +50,7 @@ def resources(number: int) -> list[ResourceToApply]:
     return [
         ResourceToApply(kind="ModelConfig", rows=[provider, NewModel(provider=text, name="gpt")], **common),
         ResourceToApply(kind="MCPServer", rows=[server], **common),
-        ResourceToApply(kind="Agent", rows=[NewAgent(id=text, name=text)], secrets=Secret({"key": text}), **common),
+        ResourceToApply(kind="Agent", rows=[NewAgent(id=text)], secrets=Secret({"key": text}), **common),
         ResourceToApply(kind="Memory", **common),
     ]
 

@@ -27,7 +27,7 @@ def _resources(world: World, number: int) -> list[ResourceToApply]:
     provider = NewProvider(name=f"declared {number}", settings={"text": text}, api_key=Secret(text))
     model = NewModel(provider=provider.name, name=f"model {number}", is_default=True)
     server = NewMcpServer(name=f"declared {number}", transport="sse", url="https://example.com", description=text)
-    agent = NewAgent(id=f"declared-{number}", name=f"declared {number}", system=text)
+    agent = NewAgent(id=f"declared-{number}", system=text)
     common: dict[str, Any] = {"namespace": "workload", "name": str(number), "spec": {"text": text}}
     return [
         ResourceToApply(kind="ModelConfig", secrets=Secret({"key": text}), rows=[provider, model], **common),

@@ -253,9 +253,9 @@ def _agent(resource: Resource, spec: Any, values: Values, known: Models) -> Any:
         raise resource.place.error(f"{ref} does not exist: declare it, too", path)
     row = NewAgent(
         id=agent_id(_named(resource)),
-        name=_named(resource),
-        agent_type="open",
+        display_name=_named(resource),
         description=spec.description,
+        provider=ref.removeprefix("ModelConfig/"),
         model=known.get(ref, ""),
         system=system,
         tool_ids=tools,

@@ -13,7 +13,7 @@ from holdfast.core.crypto import MASK, Secret
 from holdfast.errors import Conflict, InvalidInput, LimitExceeded
 from holdfast.limits import Limits
 from holdfast.stores.agents.agents import AgentChange, NewAgent
-from holdfast.stores.config.models import NewModel
+from holdfast.stores.config.models import ModelChange, NewModel
 from holdfast.stores.config.providers import NewProvider
 from holdfast.stores.declared.differences import FieldChange
 from holdfast.stores.declared.plan import AppliedChange, ResourceToApply
@@ -40,7 +40,7 @@ def server(name: str, url: str = "https://example.com") -> ResourceToApply:
 
 
 def agent(name: str, system: str = "Be helpful.") -> ResourceToApply:
-    rows = [NewAgent(id=name, name=name, system=system)]
+    rows = [NewAgent(id=name, display_name=name, system=system)]
     return ResourceToApply(kind="Agent", namespace="ns", name=name, spec={"system": system}, rows=rows)
 
 
@@ -115,8 +115,8 @@ async def the_order_of_the_resources_does_not_matter(world: World) -> None:
 @contract()
 async def pruning_deletes_what_the_source_made_and_nothing_else(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent(id="by hand", name="by hand"))
-    await acme.agents.create(NewAgent(id="a2", name="older than its resource"))
+    await acme.agents.create(NewAgent(id="by hand"))
+    await acme.agents.create(NewAgent(id="a2", display_name="older than its resource"))
     await acme.providers.create(NewProvider(name="by hand"))
     await acme.declared.apply([agent("elsewhere"), server("elsewhere")], source="other files")
     first = await acme.declared.apply(some(), source="files")
@@ -194,6 +194,27 @@ async def rows_that_were_changed_or_deleted_by_hand_are_brought_back(world: Worl
 
 
 @contract()
+async def fields_that_no_resource_sets_keep_what_they_were_given_by_hand(world: World) -> None:
+    acme = world.tenant()
+    rows: list[Any] = [NewAgent(id="a1", system="Be helpful.", description="helps", metadata={"type": "BYO"})]
+    described = structs.replace(agent("a1"), rows=rows, spec={"description": "helps"})
+    await acme.declared.apply([described, model("m1")], source="files")
+    own: dict[str, Any] = {"budget_monthly_cents": 100, "tags": ["mine"], "metadata": {"type": "BYO", "mine": 1}}
+    await acme.agents.update("a1", change=AgentChange(**own))
+    (known,) = await acme.models.list()
+    await acme.models.update(known.id, change=ModelChange(input_price_micros=5))
+    assert set(actions(await acme.declared.apply([described, model("m1")], source="files")).values()) == {"unchanged"}
+    only(await acme.declared.apply([agent("a1", "Be brief."), model("m1")], source="files"), "changed")
+    row = await acme.agents.get("a1")
+    assert (row.system, row.description, row.budget_monthly_cents) == ("Be brief.", "", 100), "what was set, is unset"
+    assert (row.tags, row.metadata["mine"]) == (["mine"], 1)
+    assert (await acme.models.get(known.id)).input_price_micros == 5
+    await acme.agents.delete("a1")
+    only(await acme.declared.apply([agent("a1", "Be brief."), model("m1")], source="files"), "changed")
+    assert (await acme.agents.get("a1")).tags == ["mine"], "a row that is brought back is the one that was deleted"
+
+
+@contract()
 async def a_resource_of_another_source_is_refused_or_taken_over(world: World) -> None:
     acme = world.tenant()
     await acme.declared.apply(some(), source="files")
@@ -212,7 +233,7 @@ async def one_invalid_resource_changes_nothing_at_all(world: World) -> None:
     acme = world.tenant()
     await acme.declared.apply([agent("a1")], source="files")
     before = await everything(acme)
-    same_row = structs.replace(agent("other"), rows=[NewAgent(id="a1", name="a1")])
+    same_row = structs.replace(agent("other"), rows=[NewAgent(id="a1")])
     bad_url = [NewMcpServer(name="s", transport="sse", url="https://user:password@example.com")]
     wrong: Any
     for wrong, error in (
@@ -223,7 +244,7 @@ async def one_invalid_resource_changes_nothing_at_all(world: World) -> None:
         (structs.replace(agent("a3"), name=""), InvalidInput),
         (structs.replace(agent("a3"), name=7), InvalidInput),
         (structs.replace(agent("a3"), rows=["a row"]), InvalidInput),
-        (structs.replace(agent("a3"), rows=[NewAgent(name="without an id")]), InvalidInput),
+        (structs.replace(agent("a3"), rows=[NewAgent()]), InvalidInput),
         (structs.replace(agent("a3"), secrets={"path": "text"}), InvalidInput),
         (structs.replace(agent("a3"), secrets=Secret("text")), InvalidInput),
         ("a resource", InvalidInput),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    config,
     conversation,
     declared,
     execution,
@@ -20,6 +21,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -37,6 +39,7 @@ OPERATIONS: list[Operation] = [
         snapshots,
         objects,
         a2a,
+        config,
         platform,
         declared,
     ),
@@ -45,7 +48,9 @@ OPERATIONS: list[Operation] = [
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
+    *config.ROUTES,
     *platform.ROUTES,
     *declared.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT, UNSET, Struct, structs
@@ -61,6 +62,16 @@ class AtLeast(Struct, frozen=True):
     """The smallest allowed number."""
 
     minimum: int
+
+
+class Format(Struct, frozen=True):
+    """The text has the form of a regular expression, or is empty, if that is allowed."""
+
+    pattern: str
+    about: str
+    """The form in words, for errors: "an absolute path", for example."""
+    example: str
+    """A text of this form, which letters and digits may follow."""
 
 
 class OnlyFor(Struct, frozen=True):
@@ -111,6 +122,17 @@ class Merged(Struct, frozen=True):
     """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
 
 
+class DefaultsTo(Struct, frozen=True):
+    """The value of the field in a new record that leaves it out: that of another field, or of the actor context.
+
+    The ``New...`` Struct has the default ``UNSET`` for it. Without an actor the field is empty.
+    """
+
+    field: str = ""
+    actor: str = ""
+    """A field of ``ActorContext``, such as ``user``."""
+
+
 class References(Struct, frozen=True):
     """The field names a record of another table, which must exist and be live. An empty text, or ``None``, names none."""
 
@@ -134,11 +156,11 @@ class Field(Struct, frozen=True):
     """id, plain, text, time, bool, number, json or secret; see ``core/rows.py``."""
     type: Any
     optional: bool
-    markers: tuple[Any, ...]
+    markers: dict[type, Any]
 
     def marker(self, kind: type[Struct]) -> Any:
         """Return the marker of this kind, or ``None``."""
-        return next((marker for marker in self.markers if isinstance(marker, kind)), None)
+        return self.markers.get(kind)
 
     @property
     def is_filterable(self) -> bool:
@@ -211,10 +233,15 @@ def declare(
     editable = _select(fields, [name for name in change.__struct_fields__ if name not in extra], change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
     missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
+    copied = [fields[field.marker(DefaultsTo).field or field.name] for field in new_fields if field.marker(DefaultsTo)]
     problems = [
         (not key, "has no Key()"),
         (bool(missing), f"has fields that {new.__name__} does not have: {', '.join(missing)}"),
         (any(field in key for field in editable), f"has a key that {change.__name__} would change"),
+        (
+            any(field.marker(DefaultsTo) and field.marker(DefaultsTo).field for field in copied),
+            "has a default that is the default of another field",
+        ),
         (len({name.startswith("-") for name in order}) > 1, "is sorted in ascending and descending order at once"),
     ]
     for wrong, message in problems:
@@ -267,7 +294,9 @@ def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]
 def _field(name: str, column: str, hint: Any) -> Field:
     plain, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     optional = get_origin(plain) in (Union, types.UnionType) and type(None) in get_args(plain)
-    field = Field(name, column, kind_of(hint), _without_none(plain), optional, tuple(markers))
+    field = Field(
+        name, column, kind_of(hint), _without_none(plain), optional, {type(marker): marker for marker in markers}
+    )
     if (
         name not in MANAGED
         and field.kind in ("text", "json")
@@ -285,6 +314,7 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
+@cache
 def choices(hint: Any) -> tuple[Any, ...]:
     """Return the values of a ``Literal``, or of a union of them."""
     if get_origin(hint) is Literal:

@@ -16,7 +16,7 @@ from ..filters import Filter, FilterColumns
 from ..paging import Page, page, rows_to_read
 from ..registration import register_tenant
 from ..store import reads, writes_with_actor
-from .fields import Field, declare, filter_columns
+from .fields import DefaultsTo, Field, declare, filter_columns
 from .record_rows import R, RecordRows
 from .references import check_references
 from .secrets import encrypted_column, merge_changes
@@ -74,7 +74,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             AlreadyExists: another record has this key or name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
+        params = self._now(self._new_values(new, acting))
         row = await self._insert(connection, acting, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
@@ -96,7 +96,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             AlreadyExists: another record has this name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
+        params = self._now(self._new_values(new, acting))
         row = await self._insert(connection, acting, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
@@ -238,13 +238,15 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             raise InvalidInput(f"{self.a_noun} is created from {expected}, not from {type(new).__name__}", field="new")
         return self._prepare(new)
 
-    def _new_values(self, new: N) -> dict[str, Any]:
+    def _new_values(self, new: N, acting: ActorContext) -> dict[str, Any]:
         """Return the fields of a new record in their stored form, by column."""
+        given = {field.name: getattr(new, field.name) for field in self.declared.new_fields}
+        given |= {field.name: self._scope.ids.new() for field in self.declared.key if given[field.name] is UNSET}
         values: dict[str, Any] = {}
         for field in self.declared.new_fields:
-            value = getattr(new, field.name)
-            if value is UNSET and field in self.declared.key:
-                value = self._scope.ids.new()
+            value, default = given[field.name], field.marker(DefaultsTo)
+            if value is UNSET and default is not None:
+                value = given[default.field] if default.field else getattr(acting, default.actor) or ""
             elif value is UNSET and field.optional:
                 value = None
             values[field.column] = encode_value(field, value, self._scope.limits, self.noun)

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from ...core.crypto import MASK, Secret
 from ...core.filters import column
-from ...core.records.comparison import changed_fields
+from ...core.records.comparison import changed_fields, given_fields
 from ...engines.protocol import Connection
 from ...errors import Conflict, InvalidInput
 from .differences import FieldChange, differences, secret_differences
@@ -54,14 +54,6 @@ class AppliedChange(Struct, frozen=True, kw_only=True):
     """What refers to the deleted rows, such as ``sessions``, with its number."""
 
 
-class RowChange(Struct, frozen=True):
-    """A row to write."""
-
-    target: Target
-    name: Name
-    new: NewRow
-
-
 class OwnRow(Struct, frozen=True):
     """A row that a resource brings about."""
 
@@ -70,6 +62,22 @@ class OwnRow(Struct, frozen=True):
     id: str
     is_made: bool
     """Whether ``apply`` made it. A row that existed before is never deleted."""
+    fields: list[str] = []
+    """The fields that the resource sets. All others keep what they were given by hand."""
+
+
+class RowChange(Struct, frozen=True):
+    """A row of a resource, and how it differs from the current one."""
+
+    target: Target
+    name: Name
+    new: NewRow
+    is_made: bool
+    fields: list[str]
+    """The fields that the resource sets."""
+    known: OwnRow | None
+    """The row as the resource remembers it."""
+    must_be_written: bool
 
 
 class ResourcePlan(Struct, kw_only=True):
@@ -80,9 +88,7 @@ class ResourcePlan(Struct, kw_only=True):
     current: Any
     """The declared resource, or ``None``."""
     change: AppliedChange
-    writes: list[RowChange] = []
-    rows: list[tuple[Target, Name, bool]] = []
-    """All rows of the resource, and whether ``apply`` made each or will make it."""
+    rows: list[RowChange] = []
     deletions: list[OwnRow] = []
     """Rows that do not belong to the resource any more."""
 
@@ -204,23 +210,25 @@ def _plan(
             f"{item.ref} belongs to the source {current.source!r}: apply it there, or take it over (--take-over)",
             reason="source",
         )
-    made = {(own.store, tuple(own.name)): own.is_made for own in owned}
+    known = {(own.store, tuple(own.name)): own for own in owned}
     plan = ResourcePlan(declaration=item, current=current, change=AppliedChange(ref=item.ref, action="unchanged"))
     drift: list[FieldChange] = []
     for new in item.rows:
         target = target_of(new)
         name = target.name_of(new)
-        row = rows.get(target.name, name)
-        plan.rows.append((target, name, made.get((target.name, name), row is None)))
+        row, own = rows.get(target.name, name), known.get((target.name, name))
+        given = given_fields(stores[target.name], new)
+        managed = {*given, *([] if own is None else own.fields)}
         linked = rows.linked(new)
-        changes = {} if linked is None else _checked_fields(item, stores[target.name], linked, row)
-        if row is None or changes:
-            plan.writes.append(RowChange(target, name, new))
+        changes = {} if linked is None else _checked_fields(item, stores[target.name], linked, row, managed)
+        is_made = row is None if own is None else own.is_made
+        must_be_written = row is None or bool(changes)
+        plan.rows.append(RowChange(target, name, new, is_made, given, own, must_be_written))
         drift += [] if row is None else _shown(target.name, changes)
-    names = {(target.name, name) for target, name, _ in plan.rows}
+    names = {(row.target.name, row.name) for row in plan.rows}
     plan.deletions = [own for own in owned if (own.store, tuple(own.name)) not in names and own.is_made]
     fields = [] if current is None else _declared_changes(current, item)
-    was_adopted = any(not is_made for _, _, is_made in plan.rows)
+    was_adopted = any(not row.is_made for row in plan.rows)
     plan.change = structs.replace(
         plan.change,
         action=_action(
@@ -231,10 +239,12 @@ def _plan(
     return plan
 
 
-def _checked_fields(item: ResourceToApply, store: Store, new: Struct, row: Any) -> dict[str, tuple[Any, Any]]:
+def _checked_fields(
+    item: ResourceToApply, store: Store, new: Struct, row: Any, managed: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
     """Return the fields that would change. An error names the resource."""
     try:
-        return changed_fields(store, new, row)
+        return changed_fields(store, new, row, managed)
     except InvalidInput as error:
         error.args = (f"{item.ref}: {error}",)
         raise
@@ -243,7 +253,8 @@ def _checked_fields(item: ResourceToApply, store: Store, new: Struct, row: Any) 
 def _action(current: Any, plan: ResourcePlan, was_adopted: bool, is_changed: bool) -> Any:
     if current is None:
         return "adopted" if was_adopted else "created"
-    return "changed" if is_changed or plan.writes or plan.deletions else "unchanged"
+    must_be_written = any(row.must_be_written for row in plan.rows)
+    return "changed" if is_changed or must_be_written or plan.deletions else "unchanged"
 
 
 def _declared_changes(current: Any, item: ResourceToApply) -> list[FieldChange]:

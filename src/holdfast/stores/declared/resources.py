@@ -8,7 +8,7 @@ made. Only these are deleted with it; a row that existed before stays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -32,6 +32,7 @@ from ...core.records import (
     SecretRecords,
     SoftRecords,
 )
+from ...core.records.comparison import changed_fields
 from ...core.store import within
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, NotFound
@@ -42,6 +43,7 @@ from .plan import (
     OwnRow,
     ResourcePlan,
     ResourceToApply,
+    RowChange,
     check_resources,
     make_plan,
     own_rows,
@@ -194,11 +196,11 @@ class AsyncDeclaredResources(
         changed = [plan for plan in plans if plan.change.action != "unchanged"]
         for plan in changed:
             if plan.current is None and plan.declaration is not None:
-                await self._restore_rows(connection, acting, stores, plan)
+                await self._remember_rows(connection, plan)
         for target in TARGETS:
-            for write in [write for plan in changed for write in plan.writes if write.target is target]:
-                row = await within(stores[target.name].upsert)(connection, acting, rows.linked(write.new))
-                rows.put(target, row)
+            for change in [change for plan in changed for change in plan.rows if change.target is target]:
+                if change.must_be_written:
+                    rows.put(target, await _put(connection, acting, stores[target.name], change, rows))
         for plan in changed:
             if plan.declaration is not None:
                 new = self._resource(plan, plan.declaration, rows, request.source, acting)
@@ -213,15 +215,11 @@ class AsyncDeclaredResources(
     def _resource(
         self, plan: ResourcePlan, item: ResourceToApply, rows: CurrentRows, source: str, acting: ActorContext
     ) -> NewDeclaredResource:
-        own = {
-            "/".join([target.name, *name]): {
-                "store": target.name,
-                "name": [*name],
-                "id": rows.get(target.name, name).id,
-                "is_made": is_made,
-            }
-            for target, name, is_made in plan.rows
-        }
+        own = {}
+        for row in plan.rows:
+            id = rows.get(row.target.name, row.name).id
+            own_row = OwnRow(row.target.name, [*row.name], id, row.is_made, row.fields)
+            own["/".join([own_row.store, *row.name])] = structs.asdict(own_row)
         return NewDeclaredResource(
             ref=item.ref,
             kind=item.kind,
@@ -236,29 +234,37 @@ class AsyncDeclaredResources(
             rows=own,
         )
 
-    async def _restore_rows(
-        self, connection: Connection, acting: ActorContext, stores: Mapping[str, Any], plan: ResourcePlan
-    ) -> None:
-        """Restore the rows of a resource that was deleted and is declared again, with what belongs to them."""
+    async def _remember_rows(self, connection: Connection, plan: ResourcePlan) -> None:
+        """Add to the plan of a new resource which rows it had before it was deleted, so that these are restored."""
         assert plan.declaration is not None
         deleted = await self._one(connection, self.queries.lock_deleted, self._at([plan.declaration.ref]))
-        wanted = {(write.target.name, write.name) for write in plan.writes}
-        for own in [] if deleted is None else own_rows(deleted):
-            if own.is_made and (own.store, tuple(own.name)) in wanted and hasattr(stores[own.store], "restore"):
-                await _try(connection, within(stores[own.store].restore)(connection, acting, own.id))
+        known = {} if deleted is None else {(own.store, tuple(own.name)): own for own in own_rows(deleted)}
+        plan.rows = [structs.replace(row, known=known.get((row.target.name, row.name))) for row in plan.rows]
+
+
+async def _put(connection: Connection, acting: ActorContext, store: Any, change: RowChange, rows: CurrentRows) -> Any:
+    """Create or restore a row, and change the fields that its resource sets and does not set any more."""
+    current, new, known = rows.get(change.target.name, change.name), rows.linked(change.new), change.known
+    if current is None and known is not None and hasattr(store, "restore"):
+        current = await _try(connection, within(store.restore)(connection, acting, known.id))
+    if current is None:
+        return await within(store.upsert)(connection, acting, new)
+    managed = {*change.fields, *(() if known is None else known.fields)}
+    values = {name: after for name, (_, after) in changed_fields(store, new, current, managed).items()}
+    return await within(store.update)(connection, acting, current.id, change=store.change_type(**values))
 
 
 async def _delete(connection: Connection, acting: ActorContext, store: Any, id: str) -> None:
     await _try(connection, within(store.delete)(connection, acting, id))
 
 
-async def _try(connection: Connection, work: Coroutine[Any, Any, Any]) -> None:
-    """Do something that another caller may have done, or made impossible, meanwhile."""
+async def _try(connection: Connection, work: Coroutine[Any, Any, Any]) -> Any:
+    """Do something that another caller may have done, or made impossible, meanwhile; then return ``None``."""
     try:
         async with connection.savepoint():
-            await work
+            return await work
     except (NotFound, AlreadyExists):
-        pass
+        return None
 
 
 class DeclaredResources(
