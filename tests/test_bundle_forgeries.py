@@ -240,6 +240,18 @@ def test_a_row_with_a_wrong_number_of_columns_is_corrupt(row: list[Any], bundle:
     assert tenants(str(tmp_path / "there.db")) == []
 
 
+@pytest.mark.parametrize("value", ["plain text", "aes-gcm:AAAA"])
+def test_a_bundle_with_a_secret_is_corrupt(value: str, bundle: Path, tmp_path: Path) -> None:
+    lines = lines_of(bundle)
+    at = place_of(lines, "config_secrets")
+    assert lines[at]["columns"] == ["key", "value", "created_at", "updated_at"]
+    seal(bundle, [*lines[: at + 1], ["openai", value, 1, 1], *lines[at + 1 :]])
+    with pytest.raises(Corrupt, match=r"config_secrets\.value") as refused:
+        import_tenant(str(tmp_path / "there.db"), bundle)
+    assert value not in str(refused.value)
+    assert tenants(str(tmp_path / "there.db")) == []
+
+
 def test_rows_are_not_imported_into_an_existing_tenant(here: str, bundle: Path) -> None:
     lines = lines_of(bundle)
     at = place_of(lines, "tenants")
@@ -264,11 +276,11 @@ def test_the_new_name_of_a_tenant_must_be_valid(
 def test_any_valid_tenant_name_is_exported_and_imported(name: str, tmp_path: Path) -> None:
     here, target, file = str(tmp_path / "a.db"), str(tmp_path / "b.db"), tmp_path / "x.holdfast"
     with Holdfast(here) as hf:
-        hf.tenant(name).agents.create(NewAgent(name="Ada", id=name))
+        hf.tenant(name).agents.create(NewAgent(name, display_name="Ada"))
     assert export_tenant(here, name, file).tenant == name
     assert import_tenant(target, file).tenant == name
     with Holdfast(target) as hf:
-        assert hf.tenant(name).agents.get(name).name == "Ada"
+        assert hf.tenant(name).agents.get(name).display_name == "Ada"
 
 
 def test_an_empty_tenant_is_one_row(tmp_path: Path) -> None:

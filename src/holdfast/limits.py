@@ -76,8 +76,24 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of one secret as UTF-8, before it is encrypted."""
     tags: int = 100
     """Tags of one agent."""
+    capabilities: int = 100
+    """Capabilities of one model."""
     tools: int = 1_000
-    """Tools of one agent."""
+    """Tools of one agent or MCP server, and names in a list of tools that a grant allows or denies."""
+    tool_timeout_ms: int = 3_600_000
+    """Milliseconds after which a call of a tool is given up."""
+    builtin_tools: int = 1_000
+    """Builtin tools of one tenant."""
+    command_bytes: int = 128 * KIB - 1
+    """Bytes of one command of a custom tool, before and after its arguments are filled in; Linux limits an argument to this."""
+    command_timeout_s: int = 3_600
+    """Seconds that a command may run."""
+    cli_command_bytes: int = 16 * KIB
+    """Bytes of one command line for a program with credentials."""
+    deny_patterns: int = 50
+    """Regular expressions in one list of denied arguments."""
+    schema_nodes: int = 1_000
+    """Objects and lists in the JSON Schema of one tool, with each reference replaced by the schema it names."""
     system_bytes: int = MIB
     """Bytes of an agent's system prompt as UTF-8."""
     blocks: int = 100
@@ -124,6 +140,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Seconds for which snapshots are kept after their run has ended, unless the tenant has its own number."""
     snapshot_keep_s: int = 90 * 86_400
     """Maximum of the seconds after its end for which a run can request that its snapshots are kept; more is reduced to this."""
+
+    pairing_requests: int = 3
+    """Pairing requests that one account may have at once."""
+    pairing_code_s: int = 3_600
+    """Seconds for which a pairing code can be approved."""
+    paired_device_s: int = 30 * 86_400
+    """Seconds for which a sender stays paired after an approval."""
 
     def page(self, rows: int) -> int:
         """Return the size of a page of ``rows`` rows, reduced to ``page_rows`` if it is larger."""

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
 
 from .engines.protocol import Engine
+from .stores.agents.agent_shares import AgentShares, AsyncAgentShares
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
+from .stores.channels.channels import AsyncChannels, Channels
+from .stores.channels.pairing import AsyncPairing, Pairing
+from .stores.config.models import AsyncModels, Models
+from .stores.config.providers import AsyncProviders, Providers
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -36,7 +41,10 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ToolServers
+from .stores.tools.builtin_tools import AsyncBuiltinTools, BuiltinTools
+from .stores.tools.custom_tools import AsyncCustomTools, CustomTools
+from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
+from .stores.tools.secure_cli import AsyncSecureCLIs, SecureCLIs
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -102,6 +110,7 @@ class TenantStores:
     contacts = StoreField(AsyncContacts, Contacts)
     feedback = StoreField(AsyncFeedbackStore, FeedbackStore)
     agents = StoreField(AsyncAgents, Agents)
+    agent_shares = StoreField(AsyncAgentShares, AgentShares)
     blocks = StoreField(AsyncBlocks, Blocks)
     runs = StoreField(AsyncRuns, Runs)
     steps = StoreField(AsyncSteps, Steps)
@@ -117,8 +126,15 @@ class TenantStores:
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
-    tool_servers = StoreField(AsyncToolServers, ToolServers)
-    channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
+    custom_tools = StoreField(AsyncCustomTools, CustomTools)
+    builtin_tools = StoreField(AsyncBuiltinTools, BuiltinTools)
+    secure_cli = StoreField(AsyncSecureCLIs, SecureCLIs)
+    mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    channels = StoreField(AsyncChannels, Channels)
+    pairing = StoreField(AsyncPairing, Pairing)
+    secrets = StoreField(AsyncSecrets, Secrets)
+    providers = StoreField(AsyncProviders, Providers)
+    models = StoreField(AsyncModels, Models)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

@@ -29,7 +29,8 @@ from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
 from holdfast.stores.conversation import branches, log_reading, message_changes, message_log, sessions
-from tests.contract.cases.record_samples import record_stores
+from tests.contract.cases.grant_samples import Table, grant_stores
+from tests.contract.cases.record_samples import record_stores, referenced_store
 from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
@@ -40,6 +41,24 @@ CALLS = 20
 """Calls of each method per phase, each with its own arguments; there are two phases."""
 CALLS_OF_FEW = 5
 """The same for tests of a few stores, and on PostgreSQL, which runs the same statements."""
+
+REMOVING = frozenset(
+    (
+        "clear",
+        "collect",
+        "delete",
+        "deny",
+        "detach",
+        "discard",
+        "prune",
+        "purge",
+        "redo",
+        "release",
+        "revoke",
+        "rollback",
+    )
+)
+"""The first words of methods that remove data."""
 
 Rows = dict[str, list[tuple[Any, ...]]]
 Planned = tuple[str, str, list[Any], dict[str, Any]]
@@ -149,7 +168,7 @@ def _rewind_a_step(tenant: TenantHandle) -> None:
 def _removes(method: str) -> bool:
     """Return whether a method removes data."""
     verb = method.rpartition(".")[2].partition("_")[0]
-    return verb in ("clear", "collect", "delete", "detach", "discard", "prune", "purge", "redo", "release", "rollback")
+    return verb in REMOVING
 
 
 def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
@@ -172,12 +191,25 @@ def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
     channels += [*theirs.activity.list(), *theirs.snapshots.list()]
+    channels += [*theirs.pairing.pending(), *theirs.pairing.paired()]
+    cursors += [theirs.pairing.pending(limit=1).next, theirs.pairing.paired(limit=1).next]
+    cursors += [theirs.secrets.list(limit=1).next]
     records = [getattr(theirs, name) for name in record_stores()]
     channels += [row for store in records for row in store.list()]
     cursors += [store.list(limit=1).next for store in records]
+    for name, kind in grant_stores().items():
+        channels += [row for table in kind.grants for row in grants_of(theirs, name, table)]
     cursors += [theirs.activity.list(limit=1).next, theirs.snapshots.list(limit=1).next]
     driven, more = rows_of_runs(theirs)
     return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]
+
+
+def grants_of(theirs: TenantHandle, name: str, table: Table) -> list[Struct]:
+    """Return the grants of all records to which a grant store refers."""
+    store, kind = referenced_store(table.fields[table.resource])
+    resources = [getattr(row, kind.declared.key[0].name) for row in getattr(theirs, store).list()]
+    grants = getattr(theirs, name)
+    return [row for key in resources for row in grants.list(resource=key, kind=table.principal)]
 
 
 def rows_of_runs(theirs: TenantHandle) -> tuple[list[Struct], list[str | None]]:
@@ -247,7 +279,7 @@ def calls_that_create_equal_ids(database: Database) -> tuple[list[Planned], list
     runs = [(str(row[1]), str(row[2])) for row in rows["runs"]]
     plan += [("runs", "start", [session], {"id": id, "agent": "shadow"}) for id, session in runs]
     plan += [("leases", "claim", ["shadow"], {"run_id": id}) for id, _ in runs[::2]]
-    plan += [("agents", "create", [NewAgent("Shadow", id=row[1])], {}) for row in rows["agents"]]
+    plan += [("agents", "create", [NewAgent(row[1], display_name="Shadow")], {}) for row in rows["agents"]]
     for row in rows["sessions"]:
         plan += calls_for_a_shared_session(str(row[1]), key=row[2], user=row[3])
     return plan, [*sessions, *(id for _, id in messages), *(id for id, _ in runs)]

@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from .output import one_line, print_line
 
 _COMMANDS = {
+    "agents": "agents.agents",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
@@ -22,12 +23,16 @@ _COMMANDS = {
     "import": "imports.imports",
     "keys": "keys.keys",
     "migrate": "migrate.migrate",
+    "models": "registry.models",
+    "pairing": "pairing.pairing",
+    "providers": "registry.providers",
     "retention": "retention.retention",
     "runs": "runs.runs",
     "secrets": "secrets.secrets",
     "serve": "serve.serve",
     "sessions": "sessions.sessions",
     "sim": "sim.sim",
+    "tools": "tools.tools",
     "worker": "worker.worker",
     "workspace": "workspace.workspace",
 }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT, UNSET, Struct, structs
@@ -46,11 +47,40 @@ class Natural(Struct, frozen=True):
 
 
 class Limited(Struct, frozen=True):
-    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, or of a JSON value, in bytes as stored."""
+    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, of a JSON value, in bytes as stored, or of a number."""
 
     limit: str
     empty: bool = True
     """Whether an empty text is allowed."""
+
+
+class Url(Struct, frozen=True):
+    """The text is empty or an http or https URL without a user name and a password."""
+
+
+class AtLeast(Struct, frozen=True):
+    """The smallest allowed number."""
+
+    minimum: int
+
+
+class Format(Struct, frozen=True):
+    """The text has the form of a regular expression, or is empty, if that is allowed."""
+
+    pattern: str
+    about: str
+    """The form in words, for errors: "an absolute path", for example."""
+    example: str
+    """A text of this form, which letters and digits may follow."""
+
+
+class OnlyFor(Struct, frozen=True):
+    """Only records whose field ``of`` has one of these values can have a value in this field."""
+
+    of: str
+    values: tuple[str, ...]
+    required: bool = False
+    """Whether those records must have one."""
 
 
 class Names(Struct, frozen=True):
@@ -74,12 +104,33 @@ class Filterable(Struct, frozen=True):
     """``list`` and ``count`` accept filters on the field."""
 
 
+class AtMostOne(Struct, frozen=True):
+    """A flag of at most one live record, or of one of those that are equal in the fields ``within``: a default, for example.
+
+    A record that gets the flag takes it from the other one, in the same transaction. A deleted record loses it. The table needs a
+    unique index on the tenant and the columns of ``within``, ``WHERE`` the flag is set.
+    """
+
+    within: tuple[str, ...] = ()
+
+
 class Searchable(Struct, frozen=True):
     """The ``search`` argument of ``list`` and ``count`` searches the field."""
 
 
 class Merged(Struct, frozen=True):
     """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
+
+
+class DefaultsTo(Struct, frozen=True):
+    """The value of the field in a new record that leaves it out: that of another field, or of the actor context.
+
+    The ``New...`` Struct has the default ``UNSET`` for it. Without an actor the field is empty.
+    """
+
+    field: str = ""
+    actor: str = ""
+    """A field of ``ActorContext``, such as ``user``."""
 
 
 class References(Struct, frozen=True):
@@ -105,11 +156,11 @@ class Field(Struct, frozen=True):
     """id, plain, text, time, bool, number, json or secret; see ``core/rows.py``."""
     type: Any
     optional: bool
-    markers: tuple[Any, ...]
+    markers: dict[type, Any]
 
     def marker(self, kind: type[Struct]) -> Any:
         """Return the marker of this kind, or ``None``."""
-        return next((marker for marker in self.markers if isinstance(marker, kind)), None)
+        return self.markers.get(kind)
 
     @property
     def is_filterable(self) -> bool:
@@ -144,6 +195,10 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     tags: Field | None
     searchable: tuple[Field, ...]
     references: tuple[Field, ...]
+    variants: tuple[Field, ...]
+    """Fields that only some records can have; see ``OnlyFor``."""
+    flag: Field | None
+    """The field of the kind ``AtMostOne``."""
     secrets: tuple[Field, ...]
     """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
@@ -167,7 +222,7 @@ def declare(
 
     Args:
         order: the fields a list is sorted by, the key if empty; ``-name`` means descending, for all fields or for none.
-        extra: fields of ``new`` that are not columns: the store handles them itself.
+        extra: fields of ``new`` and ``change`` that are not columns: the store handles them itself.
 
     Raises:
         TypeError: the types contradict each other, or a field has no limit.
@@ -175,13 +230,18 @@ def declare(
     fields = fields_of(row)
     key = tuple(field for field in fields.values() if field.marker(Key))
     new_fields = _select(fields, [name for name in new.__struct_fields__ if name not in extra], new)
-    editable = _select(fields, change.__struct_fields__, change)
+    editable = _select(fields, [name for name in change.__struct_fields__ if name not in extra], change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
     missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
+    copied = [fields[field.marker(DefaultsTo).field or field.name] for field in new_fields if field.marker(DefaultsTo)]
     problems = [
         (not key, "has no Key()"),
         (bool(missing), f"has fields that {new.__name__} does not have: {', '.join(missing)}"),
         (any(field in key for field in editable), f"has a key that {change.__name__} would change"),
+        (
+            any(field.marker(DefaultsTo) and field.marker(DefaultsTo).field for field in copied),
+            "has a default that is the default of another field",
+        ),
         (len({name.startswith("-") for name in order}) > 1, "is sorted in ascending and descending order at once"),
     ]
     for wrong, message in problems:
@@ -199,6 +259,8 @@ def declare(
         tags=next((field for field in fields.values() if field.marker(Tags)), None),
         searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
         references=tuple(field for field in fields.values() if field.marker(References)),
+        variants=tuple(field for field in fields.values() if field.marker(OnlyFor)),
+        flag=next((field for field in fields.values() if field.marker(AtMostOne)), None),
         secrets=tuple(field for field in fields.values() if field.kind == "secret"),
         defaults={
             field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)
@@ -232,7 +294,9 @@ def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]
 def _field(name: str, column: str, hint: Any) -> Field:
     plain, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     optional = get_origin(plain) in (Union, types.UnionType) and type(None) in get_args(plain)
-    field = Field(name, column, kind_of(hint), _without_none(plain), optional, tuple(markers))
+    field = Field(
+        name, column, kind_of(hint), _without_none(plain), optional, {type(marker): marker for marker in markers}
+    )
     if (
         name not in MANAGED
         and field.kind in ("text", "json")
@@ -250,6 +314,7 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
+@cache
 def choices(hint: Any) -> tuple[Any, ...]:
     """Return the values of a ``Literal``, or of a union of them."""
     if get_origin(hint) is Literal:
