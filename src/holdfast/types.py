@@ -1,9 +1,19 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_overrides import (
+    AgentOverride,
+    AgentOverrideChange,
+    AgentOverrides,
+    AsyncAgentOverrides,
+    NewAgentOverride,
+)
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
+from .stores.agents.context_files import AsyncContextFiles, ContextFile, ContextFiles
+from .stores.agents.profiles import AgentUser, AsyncProfiles, NewProfile, Profile, ProfileChange, Profiles, Visit
 from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
+from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engines.dialect import Dialect
 from ..queries import Queries
-from .fields import Declaration, Field, References, Tags
+from .fields import STAMPS, Declaration, Field, References, Tags
 
 
 class GeneratedQueries(Queries):
@@ -51,7 +51,7 @@ class GeneratedQueries(Queries):
 
     def _write_queries(self) -> dict[str, str]:
         declared = self._declared
-        stamps = [name for name in ("created_at", "updated_at") if name in declared.fields]
+        stamps = [name for name in STAMPS if name in declared.fields]
         columns = ", ".join(["tenant_id", *(field.column for field in declared.new_fields), *stamps])
         values = ", ".join(
             [":tenant_id", *(f":{field.column}" for field in declared.new_fields), *(":now_at" for _ in stamps)]

@@ -1,7 +1,7 @@
 """Agents: their definitions, such as name, model, system prompt and tools.
 
 An agent has an id, which is any name that the caller chooses, and a version, which every change increases. Runs and sessions
-refer to an agent by its id and do not require a definition. Core blocks do, and are deleted with it.
+refer to an agent by its id and do not require a definition. Core blocks, context files and profiles do, and are deleted with it.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ queries = Queries(__package__, "agents.sql")
 
 
 class AsyncAgents(Audited, AsyncRecords[Agent, NewAgent, AgentChange]):
-    """The agents of one tenant. Deleting an agent deletes its core blocks; its sessions and runs stay."""
+    """The agents of one tenant. Deleting an agent deletes its core blocks, context files and profiles; its sessions and runs stay."""
 
     table, noun = "agents", "agent"
 
     async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
-        await queries.delete_blocks.all(connection, params)
+        await queries.run_all("delete_", connection, params)
 
 
 class Agents(Records[Agent, NewAgent, AgentChange]):
-    """The agents of one tenant. Deleting an agent deletes its core blocks; its sessions and runs stay."""
+    """The agents of one tenant. Deleting an agent deletes its core blocks, context files and profiles; its sessions and runs stay."""
 
 
 async def has_agent(connection: Connection, params: Mapping[str, Any]) -> bool:
