@@ -104,7 +104,7 @@ class AsyncContextFiles(TenantStore):
         Raises:
             NotFound: the agent does not exist.
         """
-        params = _params(self._scope, agent, user=user)
+        params = _params(self._scope, agent, user)
         files = await FILES.union(connection, self._scope, _levels(user), equal={"agent": agent})
         if not files:
             await _type_of(connection, params)
@@ -132,7 +132,7 @@ class AsyncContextFiles(TenantStore):
             Conflict: it has another version.
             LimitExceeded: the content is too large, or there are more than ``context_files``.
         """
-        params = _params(self._scope, agent, file_name, user) | {"now_at": self._scope.clock.now_us()}
+        params = _file_params(self._scope, agent, file_name, user) | {"now_at": self._scope.clock.now_us()}
         params |= FILES.params({"content": content}, self._scope.limits)
         await _check_copy(connection, params, file_name, user)
         existing = await self._lock(connection, params)
@@ -169,7 +169,7 @@ class AsyncContextFiles(TenantStore):
             Forbidden: the agent keeps this file for all users: leave ``user`` out.
             Conflict: it has another version.
         """
-        params = _params(self._scope, agent, file_name, user)
+        params = _file_params(self._scope, agent, file_name, user)
         await _check_copy(connection, params, file_name, user)
         file = await self._lock(connection, params)
         if file is None:
@@ -187,7 +187,7 @@ class AsyncContextFiles(TenantStore):
         Raises:
             NotFound: the agent does not exist, or it has no such file of its own.
         """
-        params, acting = _params(self._scope, agent, file_name), actor_context.now(self._scope)
+        params, acting = _file_params(self._scope, agent, file_name), actor_context.now(self._scope)
         count, after = 0, ""
         while True:
             batch = partial(self._propagate, acting=acting, params=params, after=after)
@@ -197,9 +197,7 @@ class AsyncContextFiles(TenantStore):
             count, after = count + len(users), users[-1]
 
     @writes_with_actor
-    async def seed(
-        self, connection: Connection, acting: ActorContext, agent: str, user: str
-    ) -> Sequence[ContextFile]:
+    async def seed(self, connection: Connection, acting: ActorContext, agent: str, user: str) -> Sequence[ContextFile]:
         """Copy the templates that a user has no copy of, and return the new copies: on the user's first contact.
 
         The templates are the agent's own files if it is open; if it is predefined, ``USER.md`` alone.
@@ -209,10 +207,8 @@ class AsyncContextFiles(TenantStore):
         """
         return await seed(connection, self._scope, acting, agent, user)
 
-    async def _find(
-        self, connection: Connection, agent: str, file_name: str, user: str | None
-    ) -> ContextFile | None:
-        _params(self._scope, agent, file_name, user)
+    async def _find(self, connection: Connection, agent: str, file_name: str, user: str | None) -> ContextFile | None:
+        _file_params(self._scope, agent, file_name, user)
         return await FILES.first(connection, self._scope, file_name, _levels(user), equal={"agent": agent})
 
     async def _propagate(
@@ -266,7 +262,8 @@ async def seed(
     Raises:
         NotFound: the agent does not exist.
     """
-    params = _params(scope, agent, user=user) | {"user_file": USER_FILE, "now_at": scope.clock.now_us()}
+    params = _params(scope, agent, None) | {"user_file": USER_FILE, "now_at": scope.clock.now_us()}
+    params["user_id"] = scopes.name(user, "user", scope.limits)
     files = mapper(ContextFile, connection.dialect)(await queries.seed.all(connection, params))
     if not files:
         await _type_of(connection, params)
@@ -276,20 +273,23 @@ async def seed(
     return files
 
 
-def _params(scope: Scope, agent: str, file_name: str | None = None, user: str | None = None) -> dict[str, Any]:
-    """Check the arguments that name files, and return them in their stored form."""
-    params = scope.params(
+def _params(scope: Scope, agent: str, user: str | None) -> dict[str, Any]:
+    """Check the names of an agent and a user, and return them in their stored form."""
+    return scope.params(
         agent_id=scopes.name(agent, "agent", scope.limits),
         user_id="" if user is None else scopes.name(user, "user", scope.limits),
     )
-    if file_name is not None:
-        params["file_name"] = scopes.name(file_name, "file_name", scope.limits, limit="file_name_bytes")
-        # Callers write context files into workspaces: a name must not lead to another directory.
-        if file_name in (".", "..") or any(char in "/\\" or not char.isprintable() for char in file_name):
-            raise InvalidInput(
-                f"file_name must be the name of a file, without a directory, not {file_name!r}", field="file_name"
-            )
-    return params
+
+
+def _file_params(scope: Scope, agent: str, file_name: str, user: str | None = None) -> dict[str, Any]:
+    """Check the arguments that name a file, and return them in their stored form."""
+    stored_name = scopes.name(file_name, "file_name", scope.limits, limit="file_name_bytes")
+    # Callers write context files into workspaces: a name must not lead to another directory.
+    if file_name in (".", "..") or any(char in "/\\" or not char.isprintable() for char in file_name):
+        raise InvalidInput(
+            f"file_name must be the name of a file, without a directory, not {file_name!r}", field="file_name"
+        )
+    return _params(scope, agent, user) | {"file_name": stored_name}
 
 
 def _levels(user: str | None) -> list[str]:

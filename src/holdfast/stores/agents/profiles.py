@@ -140,8 +140,9 @@ class AsyncProfiles(Audited, AsyncRecords[Profile, NewProfile, ProfileChange]):
         params = self._scope.params(
             agent_id=scopes.name(agent, "agent", limits), user_file=USER_FILE, limit=rows_to_read(limit, limits)
         )
-        columns = {"p.last_seen_at": "time", "p.user_id": "text"}
-        clause = after_clause(cursor, _LISTING, columns, params, connection.dialect)
+        clause = after_clause(
+            cursor, _LISTING, {"p.last_seen_at": "time", "p.user_id": "text"}, params, connection.dialect
+        )
         rows = await queries.users.all(connection, params, clause)
         if not rows and not await has_agent(connection, {**params, "id": params["agent_id"]}):
             raise _no_agent(agent)

@@ -40,6 +40,7 @@ _END_US = 253_402_300_799_000_000
 _BOUND = 2
 """Columns at the end of each row: the number of sessions that were read, and the minute in which the last of them was used."""
 
+_SESSION, _SEQ = (Message.__struct_fields__.index(name) for name in ("session_id", "seq"))
 queries = Queries(__package__, "agent_messages.sql", Message)
 
 
@@ -76,7 +77,7 @@ class AsyncAgentMessages(TenantStore):
             limit = min(limit, _fitting(sizes, max_bytes))
             params["limit"] = limit + 1
         rows = await _read(connection, queries.list, params, clause)
-        messages = await decoded(connection, [row[:-_BOUND - 1] for row in rows], self._engine)
+        messages = await decoded(connection, [row[: -_BOUND - 1] for row in rows], self._engine)
         moments = {message.id: row[-_BOUND - 1] for message, row in zip(messages, rows, strict=True)}
         return page(messages, limit, limits, "messages", lambda last: _cursor(last, moments[last.id]))
 
@@ -84,8 +85,8 @@ class AsyncAgentMessages(TenantStore):
     async def last(self, connection: Connection, agent: str, count: int = 50) -> Sequence[Message]:
         """Return the last messages of an agent, over all of its live sessions, the oldest of them first."""
         params = self._params(agent, None, None) | {"limit": rows_to_read(count, self._scope.limits) - 1}
-        rows = await _read(connection, queries.list, params, "")
-        return (await decoded(connection, [row[:-_BOUND - 1] for row in rows], self._engine))[::-1]
+        rows = await _read_messages(connection, params, "")
+        return (await decoded(connection, [row[: -_BOUND - 1] for row in rows], self._engine))[::-1]
 
     def _params(self, agent: str, since: datetime | None, cursor: str | None) -> dict[str, Any]:
         if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
@@ -111,6 +112,12 @@ class AgentMessages(Blocking[AsyncAgentMessages]):
     last = blocking(AsyncAgentMessages.last)
 
 
+async def _read_messages(connection: Connection, params: dict[str, Any], clause: str) -> builtins.list[Row]:
+    rows = await _read(connection, queries.list, params, clause)
+    # The database would copy the contents to sort the rows.
+    return sorted(rows, key=lambda row: (row[-_BOUND - 1], row[_SESSION], row[_SEQ]), reverse=True)
+
+
 async def _read(connection: Connection, query: Query, params: dict[str, Any], clause: str) -> builtins.list[Row]:
     """Return the rows of the newest messages, from as many sessions as can have them."""
     sessions = FIRST_SESSIONS
@@ -122,7 +129,7 @@ async def _read(connection: Connection, query: Query, params: dict[str, Any], cl
             return rows
         # Sessions that were not read were not used later than the last one that was.
         others_us = (oldest_minute + 1 + CLOCK_MARGIN_MINUTES) * MINUTE_US
-        if len(rows) >= params["limit"] and _us(rows[-1][-_BOUND - 1]) >= others_us:
+        if len(rows) >= params["limit"] and _us(min(row[-_BOUND - 1] for row in rows)) >= others_us:
             return rows
         sessions *= WIDER
 

@@ -93,7 +93,7 @@ WITH recent AS MATERIALIZED (
 )
 
 -- name: list
--- The newest messages that remain, and which sessions were read; at least one row, of NULLs if there is no message.
+-- The newest messages that remain, in any order, and which sessions were read; at least one row, of NULLs if there is no message.
 /*part ends*/
 /*part spans*/
 /*part candidates*/
@@ -101,11 +101,12 @@ WITH recent AS MATERIALIZED (
 SELECT /*columns Message m*/ *, c.moment, b.sessions, b.oldest_minute
 FROM bound AS b
 LEFT JOIN chosen AS c ON TRUE
-LEFT JOIN messages AS m ON m.tenant_id = :tenant_id AND m.session_id = c.id AND m.seq = c.seq
-ORDER BY c.moment DESC, c.id DESC, (c.seq & 1099511627775) DESC;
+LEFT JOIN /*pg LATERAL (SELECT * FROM */ messages
+    /*pg WHERE tenant_id = :tenant_id AND session_id = c.id AND seq = c.seq OFFSET 0) */ AS m
+    ON m.tenant_id = :tenant_id AND m.session_id = c.id AND m.seq = c.seq;
 
 -- name: sizes
--- The same with the number of characters of each content instead of the messages.
+-- The same in order, with the number of characters of each content instead of the messages.
 /*part ends*/
 /*part spans*/
 /*part candidates*/
