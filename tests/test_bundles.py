@@ -284,8 +284,7 @@ def test_export_and_import_commands(tmp_path: Path) -> None:
     with Holdfast(other) as hf:
         assert [tenant.id for tenant in hf.tenants.list()] == ["new"]
     failed = CliRunner().invoke(root, ["import", "bundle", "--database", other, "--from", here])
-    assert failed.exit_code == 1
-    assert "is not a bundle, or is damaged: it cannot be decompressed" in failed.output
+    assert (failed.exit_code, here in failed.output) == (1, True)
 
 
 def test_the_error_describes_the_damage(bundle: Path, tmp_path: Path) -> None:

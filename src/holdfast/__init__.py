@@ -10,7 +10,7 @@ from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
 from .stores.agents.agents import AgentChange, NewAgent
 from .stores.agents.blocks import NewBlock
-from .stores.channels.channel_instances import ChannelInstanceChange, NewChannelInstance
+from .stores.channels.channels import ChannelInstanceChange, NewChannelInstance
 from .stores.conversation.compaction.policy import CompactionPolicy
 from .stores.conversation.compaction.strategies import Strategy, Summarizer
 from .stores.conversation.general_feedback import GeneralFeedbackChange, NewGeneralFeedback
@@ -25,7 +25,6 @@ from .stores.execution.runs.ledger import NewToolCall, ToolOutcome
 from .stores.execution.runs.step_log import Usage
 from .stores.memory.agent_memories import NewAgentMemory
 from .stores.memory.new_crew_memories import NewCrewMemory
-from .stores.tools.tool_servers import NewServerTool, NewToolServer, ToolServerChange
 from .stores.workspace.retention_rules import RetentionPolicy
 from .tenant_handles import AsyncTenantHandle, TenantHandle
 from .trees.ignore_rules import DEFAULT_IGNORE
@@ -61,9 +60,7 @@ __all__ = [
     "NewGeneralFeedback",
     "NewMessage",
     "NewPendingMessage",
-    "NewServerTool",
     "NewToolCall",
-    "NewToolServer",
     "PackStorage",
     "Page",
     "PoolOptions",
@@ -79,7 +76,6 @@ __all__ = [
     "TenantHandle",
     "TokenCounter",
     "ToolOutcome",
-    "ToolServerChange",
     "Usage",
     "Write",
     "column",

@@ -7,11 +7,16 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 from .engines.protocol import Engine
 from .stores.agents.agent_overrides import AgentOverrides, AsyncAgentOverrides
+from .stores.agents.agent_shares import AgentShares, AsyncAgentShares
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
 from .stores.agents.context_files import AsyncContextFiles, ContextFiles
 from .stores.agents.profiles import AsyncProfiles, Profiles
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
+from .stores.channels.channels import AsyncChannels, Channels
+from .stores.channels.pairing import AsyncPairing, Pairing
+from .stores.config.models import AsyncModels, Models
+from .stores.config.providers import AsyncProviders, Providers
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
@@ -40,7 +45,7 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ToolServers
+from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -106,6 +111,7 @@ class TenantStores:
     contacts = StoreField(AsyncContacts, Contacts)
     feedback = StoreField(AsyncFeedbackStore, FeedbackStore)
     agents = StoreField(AsyncAgents, Agents)
+    agent_shares = StoreField(AsyncAgentShares, AgentShares)
     blocks = StoreField(AsyncBlocks, Blocks)
     context_files = StoreField(AsyncContextFiles, ContextFiles)
     profiles = StoreField(AsyncProfiles, Profiles)
@@ -125,8 +131,12 @@ class TenantStores:
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
-    tool_servers = StoreField(AsyncToolServers, ToolServers)
-    channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
+    mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    channels = StoreField(AsyncChannels, Channels)
+    pairing = StoreField(AsyncPairing, Pairing)
+    secrets = StoreField(AsyncSecrets, Secrets)
+    providers = StoreField(AsyncProviders, Providers)
+    models = StoreField(AsyncModels, Models)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

@@ -8,11 +8,16 @@ from .stores.agents.agent_overrides import (
     AsyncAgentOverrides,
     NewAgentOverride,
 )
+from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
 from .stores.agents.context_files import AsyncContextFiles, ContextFile, ContextFiles
 from .stores.agents.profiles import AgentUser, AsyncProfiles, NewProfile, Profile, ProfileChange, Profiles, Visit
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
+from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
+from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
+from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
+from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
@@ -66,7 +71,15 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
-from .stores.tools.tool_servers import AsyncToolServers, ServerTool, ToolServer, ToolServers
+from .stores.tools.mcp_servers import (
+    AsyncMcpServers,
+    McpServer,
+    McpServerChange,
+    McpServers,
+    McpTool,
+    NewMcpServer,
+    NewMcpTool,
+)
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -96,6 +109,8 @@ __all__ = [
     "AgentOverride",
     "AgentOverrideChange",
     "AgentOverrides",
+    "AgentShare",
+    "AgentShares",
     "AgentUser",
     "Agents",
     "ApiKey",
@@ -107,12 +122,13 @@ __all__ = [
     "AsyncAgentMemories",
     "AsyncAgentMessages",
     "AsyncAgentOverrides",
+    "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
-    "AsyncChannelInstances",
+    "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
@@ -124,21 +140,25 @@ __all__ = [
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpServers",
     "AsyncMessages",
+    "AsyncModels",
     "AsyncObjects",
+    "AsyncPairing",
     "AsyncPendingMessages",
     "AsyncProfiles",
+    "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSecrets",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
     "AsyncSteps",
     "AsyncTenants",
     "AsyncToolCalls",
-    "AsyncToolServers",
     "AsyncWorkspaces",
     "Block",
     "Blocks",
@@ -148,7 +168,7 @@ __all__ = [
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
-    "ChannelInstances",
+    "Channels",
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
@@ -188,12 +208,27 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpServer",
+    "McpServerChange",
+    "McpServers",
+    "McpTool",
     "MemoryScope",
     "Message",
     "Messages",
+    "Model",
+    "ModelChange",
+    "Models",
     "NewAgentOverride",
+    "NewAgentShare",
+    "NewMcpServer",
+    "NewMcpTool",
+    "NewModel",
     "NewProfile",
+    "NewProvider",
     "Objects",
+    "PairedDevice",
+    "Pairing",
+    "PairingRequest",
     "PendingCall",
     "PendingFeedback",
     "PendingGroup",
@@ -202,6 +237,10 @@ __all__ = [
     "Profile",
     "ProfileChange",
     "Profiles",
+    "Provider",
+    "ProviderChange",
+    "ProviderType",
+    "Providers",
     "PrunedMemories",
     "PrunedSessions",
     "RestoreResult",
@@ -216,12 +255,13 @@ __all__ = [
     "Runs",
     "SearchHit",
     "SearchPage",
-    "ServerTool",
+    "Secrets",
     "Session",
     "SessionShare",
     "SessionShares",
     "SessionState",
     "Sessions",
+    "ShareRole",
     "SkippedEntry",
     "Snapshot",
     "SnapshotUsage",
@@ -236,8 +276,6 @@ __all__ = [
     "Tenants",
     "ToolCall",
     "ToolCalls",
-    "ToolServer",
-    "ToolServers",
     "Tree",
     "TreeChange",
     "TreeEntry",

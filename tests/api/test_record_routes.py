@@ -92,7 +92,7 @@ def to_json(record: Any) -> Any:
 
 
 def test_most_record_stores_have_routes() -> None:
-    assert {"agents", "tool_servers", "general_feedback"} <= set(ROUTED)
+    assert {"agents", "mcp_servers", "general_feedback"} <= set(ROUTED)
 
 
 def test_all_operations_of_a_record(client: Client) -> None:
@@ -145,7 +145,7 @@ def test_records_are_paged_and_filtered(client: Client) -> None:
     assert page["items"] + rest["items"] == whole
     assert rest["next"] is None
     wrong = client.v1.bad("GET", f"{client._routes['list'].path.removeprefix(T)}?cursor=nonsense")
-    assert "cursor" in wrong["detail"]
+    assert wrong["field"] == "cursor"
     unknown = quote('[{"column": "no_such", "op": "eq", "value": 1}]')
     client.v1.bad("GET", f"{client._routes['list'].path.removeprefix(T)}?where={unknown}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -221,29 +222,24 @@ def test_a_secret_is_not_shown_at_any_depth(value: Any, way: list[str], name: st
 # Tools
 
 
-def test_a_tool_server_is_created_changed_deleted_and_restored(v1: V1Client) -> None:
-    body = {"kind": "MCP", "description": "d", "tools": [{"name": "b"}, {"name": "a", "description": "x"}]}
-    made = v1.good("PUT", "/tool-servers/ns%2Fs", {**body, "last_connected_at": NOW})
+def test_an_mcp_server_is_created_changed_deleted_and_restored(v1: V1Client) -> None:
+    body = {"name": "ns/s", "kind": "MCP", "tools": [{"name": "b"}, {"name": "a", "description": "x"}]}
+    made = v1.good("POST", "/mcp-servers", {**body, "last_connected_at": NOW}, 201)
+    one = f"/mcp-servers/{made['id']}"
     assert (made["name"], made["kind"], made["last_connected_at"]) == ("ns/s", "MCP", NOW)
-    assert v1.good("GET", "/tool-servers/ns%2Fs?kind=MCP") == made
-    v1.bad("GET", "/tool-servers/ns%2Fs", status=404)
-    assert [tool["name"] for tool in v1.good("GET", "/tools?server=ns/s&kind=MCP")["items"]] == ["a", "b"]
-    v1.good("PUT", "/tool-servers/ns%2Fs", {**body, "tools": [{"name": "c"}]})
-    assert [tool["name"] for tool in v1.good("GET", "/tools")["items"]] == ["c"]
-    v1.good("DELETE", "/tool-servers/ns%2Fs?kind=MCP", status=204)
-    v1.bad("DELETE", "/tool-servers/ns%2Fs?kind=MCP", status=404)
-    assert v1.good("GET", "/tools")["items"] == []
-    assert v1.good("POST", "/tool-servers/ns%2Fs/restore?kind=MCP")["name"] == "ns/s"
-    v1.bad("POST", "/tool-servers/never/restore", status=404)
-    assert [tool["name"] for tool in v1.good("GET", "/tools")["items"]] == ["c"]
-
-
-def test_tool_servers_are_paged_and_ordered_by_name(v1: V1Client) -> None:
-    for name in ("c", "a", "b"):
-        v1.good("PUT", f"/tool-servers/{name}", {})
-    assert [row["name"] for row in pages(v1, "/tool-servers", 2)] == ["a", "b", "c"]
-    v1.bad("PUT", "/tool-servers/x", {"tools": [{"colour": 1}]})
-    assert v1.another().good("GET", "/tool-servers")["items"] == []
+    assert v1.good("GET", "/mcp-servers/by-name/ns%2Fs?kind=MCP") == v1.good("GET", one) == made
+    v1.bad("GET", "/mcp-servers/by-name/ns%2Fs", status=404)
+    where = quote('[{"column": "server", "op": "eq", "value": "ns/s"}]')
+    assert [tool["name"] for tool in v1.good("GET", f"/mcp-tools?where={where}")["items"]] == ["a", "b"]
+    assert [tool["name"] for tool in pages(v1, "/mcp-tools", 1)] == ["a", "b"]
+    v1.good("PATCH", one, {"tools": [{"name": "c"}]})
+    assert [tool["name"] for tool in v1.good("GET", "/mcp-tools")["items"]] == ["c"]
+    v1.bad("PATCH", one, {"tools": [{"colour": 1}]})
+    v1.bad("PATCH", one, {"transport": "sse"})
+    v1.good("DELETE", one, status=204)
+    assert v1.good("GET", "/mcp-tools")["items"] == []
+    v1.good("POST", f"{one}/restore")
+    assert [tool["server_id"] for tool in v1.good("GET", "/mcp-tools")["items"]] == [made["id"]]
 
 
 # Memories

@@ -79,7 +79,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
             written = state([f"{id} {HOSTILE}"], {f"{id} {HOSTILE}": HOSTILE})
             tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
         tenant.agents.create(NewAgent(id=HOSTILE, name=HOSTILE))
-        tenant.channel_instances.create(
+        tenant.channels.create(
             NewChannelInstance(name=HOSTILE, channel_type=HOSTILE, agent=HOSTILE, config={HOSTILE: HOSTILE})
         )
         hold = tenant.retention.hold(HOSTILE).id

@@ -164,12 +164,16 @@ class PostgresPlace:
     @cached_property
     def _emptying(self) -> str:
         """Remove all tenants but the resident, with one statement."""
-        columns = dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall())
-        deletions = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in columns]
-        return ";".join(["SET session_replication_role = replica", *deletions, "RESET session_replication_role"])
+        return self._deletion(f"<> '{RESIDENT}'")
 
     def renew(self) -> None:
-        self._connect().execute("TRUNCATE tenants, sessions, messages, agents, api_keys, run_queue CASCADE")
+        self._connect().execute(self._deletion("IS NOT NULL"))
+
+    def _deletion(self, condition: str) -> str:
+        """Return a statement that deletes the rows of all tenants that meet a condition, from every table of tenants."""
+        columns = dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall())
+        deletions = [f"DELETE FROM {table} WHERE {column} {condition}" for table, column in columns]
+        return ";".join(["SET session_replication_role = replica", *deletions, "RESET session_replication_role"])
 
     def close(self) -> None:
         """Close the connections to the database."""

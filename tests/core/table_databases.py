@@ -12,7 +12,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast import FixedClock, Holdfast, Limits, SeededIds
+from holdfast import FixedClock, Holdfast, Limits, SeededIds, TenantHandle
 from holdfast.core.queries import Query
 from holdfast.core.tables import TypedTable
 from holdfast.engines.dialect import Dialect
@@ -36,6 +36,10 @@ class TableDatabase:
     def __init__(self, opened: Holdfast, clock: FixedClock, dialect: Dialect, execute: Callable[..., Any]) -> None:
         self._opened, self.clock, self.dialect, self.execute = opened, clock, dialect, execute
 
+    def tenant(self, name: str) -> TenantHandle:
+        """Return the handle of a tenant."""
+        return self._opened.tenant(name)
+
     def store(self, asynchronous: type[Any], blocking: Callable[[Any], S], tenant: str = "acme") -> S:
         """Return a store of a tenant, for synchronous calls."""
         handle = self._opened.tenant(tenant)
@@ -43,16 +47,21 @@ class TableDatabase:
 
 
 @contextmanager
-def database(request: pytest.FixtureRequest, folder: Path, table: str, *statements: str) -> Iterator[TableDatabase]:
-    """Open the database of a test, on the engine of a fixture with the parameters ``sqlite`` and ``postgres``."""
+def database(
+    request: pytest.FixtureRequest, folder: Path, tables: str, *statements: str, limits: Limits = LIMITS
+) -> Iterator[TableDatabase]:
+    """Open the database of a test, on the engine of a fixture with the parameters ``sqlite`` and ``postgres``.
+
+    ``tables`` are the names of its tables, separated by spaces.
+    """
     clock = FixedClock()
     if request.param == "sqlite":
         address, dialect = str(folder / "a.db"), Dialect.SQLITE
-        opened = Holdfast(address, clock=clock, ids=SeededIds(), limits=LIMITS)
+        opened = Holdfast(address, clock=clock, ids=SeededIds(), limits=limits)
         raw: Any = apsw.Connection(address)
     else:
         address, dialect = request.getfixturevalue("postgres_url"), Dialect.POSTGRES
-        opened = Holdfast(address, clock=clock, ids=SeededIds(), limits=LIMITS)
+        opened = Holdfast(address, clock=clock, ids=SeededIds(), limits=limits)
         raw = psycopg.connect(address, autocommit=True)
     try:
         for statement in statements:
@@ -60,7 +69,8 @@ def database(request: pytest.FixtureRequest, folder: Path, table: str, *statemen
         yield TableDatabase(opened, clock, dialect, lambda *sql: raw.execute(*sql).fetchall())
     finally:
         opened.close()
-        raw.execute(f"DROP TABLE {table}")
+        for table in tables.split():
+            raw.execute(f"DROP TABLE {table}")
         raw.close()
 
 
@@ -86,7 +96,7 @@ def pages(read: Callable[..., Any], limit: int) -> list[Any]:
 
 
 def detects(
-    database: TableDatabase, promises: Sequence[Callable[..., None]], open: Callable[..., Any], table: str
+    database: TableDatabase, promises: Sequence[Callable[..., None]], open: Callable[..., Any], tables: str
 ) -> bool:
     """Return whether a promise fails for the stores that ``open`` returns."""
     noticed = False
@@ -95,7 +105,8 @@ def detects(
             promise(database, open)
         except (Exception, pytest.fail.Exception):  # any error means that the defect was detected
             noticed = True
-        database.execute(f"DELETE FROM {table} RETURNING 1")
+        for table in tables.split():
+            database.execute(f"DELETE FROM {table} RETURNING 1")
     return noticed
 
 

@@ -47,16 +47,14 @@ def test_the_guide_lists_the_timestamps_of_every_table(sqlite: apsw.Connection, 
 
 def test_editable_rows_have_both_times_and_restorable_rows_a_time_of_deletion() -> None:
     times = documented()
-    editable = (
-        "sessions messages feedback agents core_blocks a2a_tasks a2a_push_configs tool_servers tools general_feedback"
-    )
+    editable = "sessions messages feedback agents core_blocks a2a_tasks a2a_push_configs mcp_servers mcp_tools general_feedback"
     replaced = (
         "compaction_events agent_memories crewai_flow crewai_flow_state crewai_agent_memory"
         " retention_policies run_retention"
     )
     for name in [*editable.split(), *replaced.split(), "tenants"]:
         assert times[name][:2] == [True, True], name
-    for name in ("sessions", "deleted_messages", "a2a_tasks", "a2a_push_configs", "tool_servers"):
+    for name in ("sessions", "deleted_messages", "a2a_tasks", "a2a_push_configs", "mcp_servers"):
         assert times[name][2], name
 
 

@@ -94,7 +94,8 @@ def test_sqlite_reads_agents_by_their_index_and_logs_by_their_key(memory: Holdfa
                 "SEARCH sessions USING INDEX sessions_by_agent (tenant_id=? AND agent_id=? AND updated_minute>?)"
             ], plan
             logs = [line for line in plan if line.startswith(("SEARCH m ", "SCAN m "))]
-            assert len(logs) == 5 and all("(tenant_id=? AND session_id=? AND seq" in line for line in logs), plan
+            assert len(logs) == 5, plan
+            assert all("(tenant_id=? AND session_id=? AND seq" in line for line in logs), plan
 
 
 def test_planned_on_empty_tables_postgres_uses_the_same_indexes(new_postgres_url: str) -> None:

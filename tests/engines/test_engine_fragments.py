@@ -1,4 +1,4 @@
-"""The pieces of SQL that differ between the engines: run on each, they say the same of the same documents."""
+"""The SQL fragments that differ between the engines have the same results on both."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_key_is_compared_and_never_read_as_a_path(key: str, engine: Engine) ->
     assert not engine.equals({"a": {"b": "x"}, "0": "x"}, key, "x")
 
 
-def test_a_key_that_is_not_there_equals_nothing_not_even_null(engine: Engine) -> None:
+def test_a_missing_key_equals_nothing_not_even_null(engine: Engine) -> None:
     assert not engine.equals({}, "k", None)
     assert not engine.among({}, "k", [None])
     assert not engine.contains({}, "k", None)
@@ -211,11 +211,11 @@ CONTAINED: list[tuple[Any, Any, bool]] = [
 
 
 @pytest.mark.parametrize(("found", "value", "holds"), CONTAINED, ids=[f"{f!r} has {v!r}" for f, v, _ in CONTAINED])
-def test_an_array_has_an_element_and_a_text_a_part(found: Any, value: Any, holds: bool, engine: Engine) -> None:
+def test_an_array_contains_elements_and_a_text_substrings(found: Any, value: Any, holds: bool, engine: Engine) -> None:
     assert engine.contains({"k": found}, "k", value) is holds
 
 
-def test_one_of_many_ids_is_one_argument_on_either_engine(engine: Engine) -> None:
+def test_a_list_of_ids_is_one_argument_on_both_engines(engine: Engine) -> None:
     condition = sql_fragments.any_of(engine.dialect, "'b'", "ids")
     for expected, holds in ((["a", "b"], True), (["a"], False), ([], False), (["B"], False), (["b"] * 1_000, True)):
         sent = json.dumps(expected) if engine.dialect is Dialect.SQLITE else expected
@@ -267,7 +267,7 @@ def test_sqlite_agrees_with_plain_python(found: Any, value: Any) -> None:
         assert SQLITE.compares(row.metadata, "k", "<=", value) is expected
 
 
-def test_the_dialects_are_two_and_differ_in_these_facts() -> None:
+def test_the_two_dialects_have_these_properties() -> None:
     assert [(item.placeholder, item.native_time, item.changes_in_ctes) for item in Dialect] == [
         ("?", False, False),
         ("$", True, True),

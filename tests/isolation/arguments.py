@@ -16,6 +16,7 @@ from holdfast import Strategy
 from holdfast.core.blocking import Blocking
 from holdfast.core.crypto import KeyRing, Secret
 from holdfast.core.filters import Filter, column, meta
+from holdfast.core.grants import AsyncGrants
 from holdfast.core.records import AsyncRecords
 from holdfast.errors import InvalidInput
 from tests.workloads.workload_compactions import Shorten
@@ -169,6 +170,9 @@ def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[s
     """Generate arguments for one call: the required ones and, in half of the calls, some optional ones."""
     hints = get_type_hints(inspect.unwrap(method), include_extras=True)
     pool.refocus()
+    store = getattr(getattr(method, "__self__", None), "_async", None)
+    if isinstance(store, AsyncGrants) and "new" not in hints:
+        return _of_a_grant(store, method, pool)
     share = pool.random.choice([0.0, 0.4])
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -189,6 +193,18 @@ def arguments(method: Callable[..., Any], pool: Pool) -> tuple[list[Any], dict[s
     return args, kwargs
 
 
+def _of_a_grant(store: AsyncGrants[Any, Any], method: Any, pool: Pool) -> tuple[list[Any], dict[str, Any]]:
+    """Generate arguments that name a grant, or one side of a list."""
+    table = pool.random.choice(store.grants)
+    sides = {side: pool.value(getattr(table, side), str) for side in ("resource", "principal")}
+    kwargs: dict[str, Any] = {"kind": table.principal}
+    if method.__name__ != "list":
+        return [*sides.values()], kwargs
+    side = pool.random.choice([*sides])
+    kwargs |= {side: sides[side]} | pool.random.choice([{}, {"limit": 1}])
+    return [], kwargs | ({"cursor": pool.value("cursor", str)} if pool.random.random() < 0.2 else {})
+
+
 def _key(method: Any, name: str, pool: Pool) -> list[Any]:
     """Return values for the parts of a record's key or name."""
     declared = method.__self__._async.declared
@@ -197,8 +213,10 @@ def _key(method: Any, name: str, pool: Pool) -> list[Any]:
 
 
 def _hint(method: Any, name: str, hints: Mapping[str, Any]) -> Any:
-    """Return the type of a parameter; record stores define the types of their generic parameters."""
+    """Return the type of a parameter; record and grant stores define the types of their generic parameters."""
     store = getattr(getattr(method, "__self__", None), "_async", None)
+    if isinstance(store, AsyncGrants) and name == "new":
+        return Union[tuple(table.new for table in store.grants)]  # noqa: UP007
     if not isinstance(store, AsyncRecords) or name not in ("new", "change"):
         return hints[name]
     return store.new_type if name == "new" else store.change_type

@@ -29,7 +29,8 @@ from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
 from holdfast.stores.conversation import branches, log_reading, message_changes, message_log, sessions
-from tests.contract.cases.record_samples import record_stores
+from tests.contract.cases.grant_samples import Table, grant_stores
+from tests.contract.cases.record_samples import record_stores, referenced_store
 from tests.contract.cases.world import uuid_of
 from tests.differential.sides import StepIds, shape
 from tests.isolation.arguments import Pool, arguments, methods, stores
@@ -175,9 +176,19 @@ def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
     records = [getattr(theirs, name) for name in record_stores()]
     channels += [row for store in records for row in store.list()]
     cursors += [store.list(limit=1).next for store in records]
+    for name, kind in grant_stores().items():
+        channels += [row for table in kind.grants for row in grants_of(theirs, name, table)]
     cursors += [theirs.activity.list(limit=1).next, theirs.snapshots.list(limit=1).next]
     driven, more = rows_of_runs(theirs)
     return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]
+
+
+def grants_of(theirs: TenantHandle, name: str, table: Table) -> list[Struct]:
+    """Return the grants of all records to which a grant store refers."""
+    store, kind = referenced_store(table.fields[table.resource])
+    resources = [getattr(row, kind.declared.key[0].name) for row in getattr(theirs, store).list()]
+    grants = getattr(theirs, name)
+    return [row for key in resources for row in grants.list(resource=key, kind=table.principal)]
 
 
 def rows_of_runs(theirs: TenantHandle) -> tuple[list[Struct], list[str | None]]:

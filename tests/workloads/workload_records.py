@@ -31,6 +31,8 @@ class RecordMakers:
         maker(f"{name}.upsert", **before)(self.new)
         maker(f"{name}.update", before=f"{name}.create")(self.update)
         maker(f"{name}.delete", before=f"{name}.create")(self.key)
+        if samples.has_secrets:
+            maker(f"{name}.reveal", before=f"{name}.create")(self.key)
         if samples.is_soft:
             maker(f"{name}.restore", before=f"{name}.create")(self.any_key)
 

@@ -74,7 +74,7 @@ def _frozen(stat_of: object, was: stat_cache.Stat) -> object:
         (9 * SECOND + 1, 5 * SECOND, False),  # from the future
     ],
 )
-def test_when_a_file_is_at_rest(ctime: int, started: int, is_at_rest: bool) -> None:
+def test_a_file_is_at_rest_after_a_tick(ctime: int, started: int, is_at_rest: bool) -> None:
     assert stat_cache.at_rest((0, 0, 0, ctime, 0), started) is is_at_rest
 
 

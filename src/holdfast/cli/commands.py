@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from .output import one_line, print_line
 
 _COMMANDS = {
+    "agents": "registry.agents",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",

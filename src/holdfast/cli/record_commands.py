@@ -38,7 +38,7 @@ from .record_options import (
 MAX_ROWS = 1_000
 """Maximum number of rows that ``list`` prints."""
 
-_acting = option("--as", "acting", metavar="USER", envvar="HOLDFAST_USER", help="The user to log as the actor.")
+acting_option = option("--as", "acting", metavar="USER", envvar="HOLDFAST_USER", help="The user to log as the actor.")
 
 
 class RecordGroup(click.Group):
@@ -106,9 +106,9 @@ class _Commands:
             with open_tenant(database, tenant) as handle:
                 page = getattr(handle, self._store).list(where=where, search=search, limit=limit, cursor=cursor)
             if as_json:
-                print_json({self._nouns.replace(" ", "_"): list(page), "next": page.next})
+                print_json({self._nouns.replace(" ", "_").lower(): list(page), "next": page.next})
                 return
-            rows = [[_shown(getattr(row, field)) for field in self._columns] for row in page]
+            rows = [[cell(getattr(row, field)) for field in self._columns] for row in page]
             title = f"{self._nouns[0].upper()}{self._nouns[1:]} of {tenant}"
             print_table(title, [field.replace("_", " ") for field in self._columns], rows)
 
@@ -125,11 +125,11 @@ class _Commands:
         @click.command("create", help=f"Create {self._kind.a_noun}.")
         @tenant_option
         @decorate(new_options(self._kind))
-        @_acting
+        @acting_option
         @json_option
         def command(database: str, tenant: str, acting: str | None, as_json: bool, **given: Any) -> None:
-            values = values_of(self._kind, self._kind.new_type, given)
-            with open_tenant(database, tenant) as handle, _as(handle, acting):
+            values = values_of(self._kind.declared.fields, self._kind.new_type, given)
+            with open_tenant(database, tenant) as handle, as_user(handle, acting):
                 row = getattr(handle, self._store).create(self._kind.new_type(**values))
             self._print(row, as_json)
 
@@ -137,17 +137,17 @@ class _Commands:
 
     def _update(self) -> click.Command:
         version = click.option("--version", type=int, help="Change it only if it still has this version.")
-        options = [*change_options(self._kind), version, _acting]
+        options = [*change_options(self._kind), version, acting_option]
 
         @self._command("update", f"Change fields of one {self._noun}.", options)
         def command(
             handle: Any, row: Any, as_json: bool, acting: str | None, version: int | None, **given: Any
         ) -> None:
-            values = values_of(self._kind, self._kind.change_type, given)
+            values = values_of(self._kind.declared.fields, self._kind.change_type, given)
             if not values:
                 raise click.UsageError("name at least one field to change; --help lists them")
             change = self._kind.change_type(**values)
-            with _as(handle, acting):
+            with as_user(handle, acting):
                 changed = getattr(handle, self._store).update(*self._key_of(row), change=change, version=version)
             self._print(changed, as_json)
 
@@ -156,12 +156,12 @@ class _Commands:
     def _delete(self) -> click.Command:
         confirm = [click.option("--yes", is_flag=True, help="Do not ask for confirmation.")]
 
-        @self._command("delete", f"Delete one {self._noun}.", [*([] if self._is_soft else confirm), _acting])
+        @self._command("delete", f"Delete one {self._noun}.", [*([] if self._is_soft else confirm), acting_option])
         def command(handle: Any, row: Any, as_json: bool, acting: str | None, yes: bool = False) -> None:
             named = f"{self._noun} {getattr(row, self._argument.name)}"
             if not self._is_soft and not yes:
                 click.confirm(f"Permanently delete {named}?", abort=True, err=True)
-            with _as(handle, acting):
+            with as_user(handle, acting):
                 getattr(handle, self._store).delete(*self._key_of(row))
             if as_json:
                 print_json({"deleted": self._key_of(row)})
@@ -175,10 +175,10 @@ class _Commands:
         @click.command("restore", help=f"Undo the deletion of {self._kind.a_noun}. KEY is what `delete` printed.")
         @tenant_option
         @click.argument("key", nargs=-1, required=True)
-        @_acting
+        @acting_option
         @json_option
         def command(database: str, tenant: str, key: Sequence[str], acting: str | None, as_json: bool) -> None:
-            with open_tenant(database, tenant) as handle, _as(handle, acting):
+            with open_tenant(database, tenant) as handle, as_user(handle, acting):
                 row = getattr(handle, self._store).restore(*key)
             self._print(row, as_json)
 
@@ -234,9 +234,9 @@ class _Commands:
 
     def _print(self, row: Any, as_json: bool) -> None:
         if as_json:
-            print_json({self._noun.replace(" ", "_"): row})
+            print_json({self._noun.replace(" ", "_").lower(): row})
             return
-        rows = [[field.replace("_", " "), _shown(value)] for field, value in structs.asdict(row).items()]
+        rows = [[field.replace("_", " "), cell(value)] for field, value in structs.asdict(row).items()]
         print_table(f"{self._noun[0].upper()}{self._noun[1:]}", ["field", "value"], rows)
 
 
@@ -244,7 +244,8 @@ def _is_taken(field: Field, kind: Kind) -> bool:
     return field.name in kind.change_type.__struct_fields__
 
 
-def _as(handle: Any, user: str | None) -> Any:
+def as_user(handle: Any, user: str | None) -> Any:
+    """Return a context in which a user is the actor, if there is one."""
     return nullcontext() if user is None else handle.acting(user=user)
 
 
@@ -259,7 +260,7 @@ def _can_be(field: Field, key: str) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def cell(value: Any) -> str:
     """Return a value as a cell of a table."""
     if value is None:
         return ""

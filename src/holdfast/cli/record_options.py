@@ -25,6 +25,8 @@ Kind = Any
 """The asynchronous class of a record store; ``kind.declared`` describes its fields."""
 Field = Any
 """A field of ``kind.declared``."""
+Fields = Mapping[str, Field]
+"""The fields of a row type, by name."""
 
 
 def decorate(options: Sequence[Option]) -> Option:
@@ -45,19 +47,19 @@ def option_name(field: str) -> str:
 
 def new_options(kind: Kind) -> list[Option]:
     """Return the options of ``create``."""
-    fields = structs.fields(kind.new_type)
+    fields = [field for field in structs.fields(kind.new_type) if field.name in kind.declared.fields]
     return [
         option
         for field in fields
-        if field.name in kind.declared.fields
-        for option in _options(kind.declared.fields[field.name], required=field.required)
+        for option in field_options(kind.declared.fields[field.name], required=field.required)
     ]
 
 
 def change_options(kind: Kind) -> list[Option]:
     """Return the options of ``update``."""
-    declared, fields = kind.declared, structs.fields(kind.change_type)
-    options = [option for field in fields for option in _options(declared.fields[field.name], required=False)]
+    declared = kind.declared
+    fields = [field for field in structs.fields(kind.change_type) if field.name in declared.fields]
+    options = [option for field in fields for option in field_options(declared.fields[field.name], required=False)]
     optional = [option_name(field.name) for field in fields if NoneType in get_args(field.type)]
     if optional:
         help = "A field to clear; repeatable."
@@ -74,7 +76,7 @@ def filter_options(kind: Kind) -> list[Option]:
     ]
 
 
-def values_of(kind: Kind, struct: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(fields: Fields, struct: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that were given, by field.
 
     Raises:
@@ -82,7 +84,7 @@ def values_of(kind: Kind, struct: type[Struct], given: Mapping[str, Any]) -> dic
     """
     values: dict[str, Any] = {}
     for name in struct.__struct_fields__:
-        field = kind.declared.fields.get(name)
+        field = fields.get(name)
         if field is None:
             continue  # the caller of this function handles it
         value = _secret(field, given) if field.kind == "secret" else given.get(name)
@@ -96,7 +98,8 @@ def values_of(kind: Kind, struct: type[Struct], given: Mapping[str, Any]) -> dic
     return values
 
 
-def _options(field: Field, *, required: bool) -> list[Option]:
+def field_options(field: Field, *, required: bool = False) -> list[Option]:
+    """Return the options that set a field."""
     name, words = option_name(field.name), _words(field)
     if field.kind == "secret":
         is_object = any(get_origin(arg) is dict for arg in get_args(field.type))

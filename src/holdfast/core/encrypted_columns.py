@@ -30,13 +30,15 @@ from .scope import Scope
 class EncryptedColumn(Struct, frozen=True):
     """A column whose values are encrypted: its name, and the columns that identify its rows within a tenant.
 
-    ``row`` names columns of text or uuid. With ``json``, a secret is a dictionary; otherwise it is a string.
+    ``row`` names columns of text or uuid. With ``json``, a secret is a dictionary; otherwise it is a string. With ``strings``,
+    the values of the dictionary are strings.
     """
 
     table: str
     column: str
     row: tuple[str, ...] = ("id",)
     json: bool = False
+    strings: bool = False
 
     def declare(self) -> EncryptedColumn:
         """Register the column for key rotation and exports, and return it.
@@ -95,6 +97,8 @@ class EncryptedColumn(Struct, frozen=True):
             )
         if not isinstance(secret.reveal(), expected):
             raise InvalidInput(f"{self.column} must be a Secret that holds a {name}", field=self.column)
+        if self.strings and not all(isinstance(value, str) for value in secret.reveal().values()):
+            raise InvalidInput(f"{self.column} must be a Secret that holds a dictionary of strings", field=self.column)
 
     def _to_text(self, secret: Secret[Any], depth: int) -> str:
         """Return a secret as the text to encrypt."""

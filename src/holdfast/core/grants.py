@@ -1,33 +1,49 @@
 """Grants: a principal may use a resource, with attributes such as a role or a pinned version.
 
-The table has one row for each pair of resource and principal. Its primary key is ``(tenant_id, resource, principal)``, and an
+A table has one row for each pair of resource and principal. Its primary key is ``(tenant_id, resource, principal)``, and an
 index on ``(tenant_id, principal, resource)`` serves the list by principal. Granting again replaces the attributes.
+
+Fields marked ``References(...)`` name records that must exist when the grant is made. With a condition of live records, a grant
+is invisible while such a record is not live, and returns with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from ..engines.protocol import Connection
 from ..errors import InvalidInput
+from .actor_context import ActorContext
 from .blocking import Blocking, blocking
 from .paging import Page, rows_to_read
+from .queries import Query, parse
+from .records.fields import References
+from .records.references import check_references, live_condition, reference_queries
+from .records.values import is_same, with_article
+from .registration import register_tenant
 from .scope import Scope
-from .store import TenantStore, reads, writes
+from .store import TenantStore, reads, writes_with_actor
 from .tables import R, TypedTable
 
 N = TypeVar("N", bound=Struct)
+STAMPS = ("created_at", "updated_at")
+"""Fields that are set to the time of the grant; ``created_at`` keeps the time of the first one."""
 
 
 class GrantTable(TypedTable[R]):
     """One table of grants.
 
+    The store sets ``created_at`` and ``updated_at``, where the row type has them, and ``granted_by``, if the caller does not set
+    it: to the actor. All other fields except the resource and the principal are attributes.
+
     Args:
-        resource, principal: the fields that identify a grant. ``created_at`` and ``updated_at``, where the row type has them, are
-            set by the store; all other fields are attributes.
+        new: the type of grants to make; by default the row type.
+        resource, principal: the fields that identify a grant.
     """
 
     template = """
@@ -43,7 +59,7 @@ WHERE tenant_id = :tenant_id AND {resource} = :{resource} AND {principal} = :{pr
 -- name: revoke
 DELETE FROM {table}
 WHERE tenant_id = :tenant_id AND {resource} = :{resource} AND {principal} = :{principal}
-RETURNING 1;
+RETURNING {returned};
 
 -- name: list_by_resource
 SELECT {returned} FROM {table}
@@ -59,39 +75,71 @@ LIMIT :limit;
 """
 
     def __init__(
-        self, name: str, row: type[R], *, resource: str, principal: str, noun: str = "grant", condition: str = ""
+        self,
+        name: str,
+        row: type[R],
+        new: type[Struct] | None = None,
+        *,
+        resource: str,
+        principal: str,
+        noun: str = "grant",
+        nouns: str | None = None,
+        condition: str = "",
     ) -> None:
-        super().__init__(name, row, noun=noun, condition=condition)
-        fixed = (resource, principal, "created_at")
+        super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
+        self.resource, self.principal, self.new = resource, principal, new or row
+        self.references = tuple(field for field in self.fields.values() if field.marker(References))
+        self.attributes = [field for field in self.fields if field not in (resource, principal, *STAMPS)]
+        self._check_new()
+        changed = [*self.attributes, *(["updated_at"] if "updated_at" in self.fields else [])]
         # A grant without attributes sets the principal to itself, because RETURNING only returns rows that were updated.
-        changed = [self.column(field) for field in self.fields if field not in fixed] or [self.column(principal)]
-        self.resource, self.principal = resource, principal
+        columns = [self.column(field) for field in changed] or [self.column(principal)]
+        conditions = [condition, *(live_condition(name, field) for field in self.references)]
         self.parts |= {
             "resource": self.column(resource),
             "principal": self.column(principal),
-            "changes": ", ".join(f"{column} = excluded.{column}" for column in changed),
+            "changes": ", ".join(f"{column} = excluded.{column}" for column in columns),
+            "visible": "".join(f"\n  AND {condition}" for condition in conditions if condition),
         }
 
-    async def grant(self, connection: Connection, scope: Scope, new: Struct) -> R:
-        """Grant a resource to a principal, or replace the attributes of the grant.
+    @cached_property
+    def by_name(self) -> dict[str, Query]:
+        queries = reference_queries(self.references)
+        references = "".join(f"\n-- name: {name}\n{sql};\n" for name, sql in queries.items())
+        return parse(self.template.format_map(self.parts) + references, self.row)
+
+    async def grant(self, connection: Connection, scope: Scope, new: Struct, acting: ActorContext | None = None) -> R:
+        """Grant a resource to a principal, or replace the attributes of the grant, without checking references.
 
         Raises:
             InvalidInput: a value is not valid.
         """
         now = scope.clock.now_us()
-        stamps = {field: now for field in ("created_at", "updated_at") if field in self.fields}
-        row = await self.one(connection, "grant", scope.params(**self.params(asdict(new), scope.limits), **stamps))
+        stamps = {field: now for field in STAMPS if field in self.fields}
+        params = self.params(self.values(new, acting or ActorContext()), scope.limits)
+        row = await self.one(connection, "grant", scope.params(**params, **stamps))
         assert row is not None  # an upsert always returns its row
         return row
+
+    def values(self, new: Struct, acting: ActorContext) -> dict[str, Any]:
+        """Return the fields of a grant to make, by name."""
+        if not isinstance(new, self.new):
+            expected = with_article(self.new.__name__)
+            raise InvalidInput(
+                f"{with_article(self.noun)} is made from {expected}, not from {type(new).__name__}", field="new"
+            )
+        values = asdict(new)
+        if "granted_by" in self.fields and values.get("granted_by", UNSET) is UNSET:
+            values["granted_by"] = acting.actor()[1]
+        return values
 
     async def find(self, connection: Connection, scope: Scope, resource: str, principal: str) -> R | None:
         """Return the grant of a resource to a principal, or ``None``."""
         return await self.one(connection, "find", self._pair(scope, resource, principal))
 
-    async def revoke(self, connection: Connection, scope: Scope, resource: str, principal: str) -> bool:
-        """Remove a grant; return whether it existed."""
-        rows = await self.by_name["revoke"].all(connection, self._pair(scope, resource, principal))
-        return bool(rows)
+    async def revoke(self, connection: Connection, scope: Scope, resource: str, principal: str) -> R | None:
+        """Remove a grant; return it, or ``None`` if it did not exist."""
+        return await self.one(connection, "revoke", self._pair(scope, resource, principal))
 
     async def list(
         self,
@@ -111,7 +159,7 @@ LIMIT :limit;
         """
         if (resource is None) == (principal is None):
             raise InvalidInput(
-                f"grants are listed for one {self.resource} or one {self.principal}: give exactly one of the two",
+                f"{self.nouns} are listed for one {self.resource} or one {self.principal}: give exactly one of the two",
                 field="resource",
             )
         side, order = (self.resource, self.principal) if principal is None else (self.principal, self.resource)
@@ -125,27 +173,50 @@ LIMIT :limit;
     def _pair(self, scope: Scope, resource: str, principal: str) -> dict[str, Any]:
         return scope.params(**self.params({self.resource: resource, self.principal: principal}, scope.limits))
 
+    def _check_new(self) -> None:
+        given, managed = {*self.new.__struct_fields__}, {*STAMPS, "granted_by"}
+        wrong = given - {*self.fields} | {*self.fields} - given - managed
+        if wrong:
+            raise TypeError(f"{self.new.__name__} and {self.row.__name__} differ in {', '.join(sorted(wrong))}")
+
 
 class AsyncGrants(TenantStore, Generic[R, N]):
-    """Base of stores that keep grants; a subclass sets the table."""
+    """Base of stores that keep grants; a subclass names its tables.
 
-    grants: ClassVar[GrantTable[Any]]
+    A store may have grants to several kinds of principals, each in a table of its own: ``agent`` and ``user``, for example. The
+    kind is the name of the table's principal field, and the type of a new grant says to which kind it belongs.
+    """
 
-    @writes
-    async def grant(self, connection: Connection, new: N) -> R:
-        """Grant a resource to a principal, or replace the attributes of the grant."""
-        row: R = await self.grants.grant(connection, self._scope, new)
-        return row
+    grants: ClassVar[Sequence[GrantTable[Any]]]
 
-    @writes
-    async def revoke(self, connection: Connection, resource: str, principal: str) -> bool:
-        """Remove a grant; return whether it existed."""
-        return await self.grants.revoke(connection, self._scope, resource, principal)
+    @writes_with_actor
+    async def grant(self, connection: Connection, acting: ActorContext, new: N) -> R:
+        """Grant a resource to a principal, or replace the attributes of the grant. If nothing differs, nothing is written.
+
+        Raises:
+            NotFound: the resource or the principal does not exist.
+        """
+        return await self._grant(connection, acting, new)
+
+    @writes_with_actor
+    async def revoke(
+        self, connection: Connection, acting: ActorContext, resource: str, principal: str, *, kind: str | None = None
+    ) -> bool:
+        """Remove a grant; return whether it existed.
+
+        Args:
+            kind: the kind of principal, if the store has several.
+        """
+        return await self._revoke(connection, acting, resource, principal, kind=kind)
 
     @reads
-    async def find(self, connection: Connection, resource: str, principal: str) -> R | None:
-        """Return the grant of a resource to a principal, or ``None``."""
-        row: R | None = await self.grants.find(connection, self._scope, resource, principal)
+    async def find(self, connection: Connection, resource: str, principal: str, *, kind: str | None = None) -> R | None:
+        """Return the grant of a resource to a principal, or ``None``.
+
+        Args:
+            kind: the kind of principal, if the store has several.
+        """
+        row: R | None = await self._table(kind).find(connection, self._scope, resource, principal)
         return row
 
     @reads
@@ -155,18 +226,79 @@ class AsyncGrants(TenantStore, Generic[R, N]):
         *,
         resource: str | None = None,
         principal: str | None = None,
+        kind: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[R]:
         """List the grants of a resource by principal, or those to a principal by resource. With ``limit``, a page.
 
+        Args:
+            kind: the kind of principal, if the store has several.
+
         Raises:
             InvalidInput: neither side or both sides were given.
+            InvalidFilter: the cursor does not belong to this list.
             LimitExceeded: without ``limit``, there are more than ``list_rows``.
         """
-        return await self.grants.list(
+        return await self._table(kind).list(
             connection, self._scope, resource=resource, principal=principal, limit=limit, cursor=cursor
         )
+
+    async def _grant(self, connection: Connection, acting: ActorContext, new: N) -> R:
+        """``grant`` as a part of another call's transaction."""
+        table = self._table_of(new)
+        params = self._scope.params(**table.params(table.values(new, acting), self._scope.limits))
+        await register_tenant(connection, params | {"now_at": self._scope.clock.now_us()})
+        await check_references(connection, table.by_name, table.references, params, table.noun)
+        row: R | None = await table.one(connection, "find", params)
+        changed: Sequence[str] = []
+        if row is not None:
+            fields = [table.fields[name] for name in table.attributes]
+            changed = [field.name for field in fields if not is_same(field, params[table.parameter(field.name)], row)]
+            if not changed:
+                return row
+        granted: R = await table.grant(connection, self._scope, new, acting)
+        await self._on_change(connection, acting, "granted", granted, changed)
+        return granted
+
+    async def _revoke(
+        self, connection: Connection, acting: ActorContext, resource: str, principal: str, *, kind: str | None = None
+    ) -> bool:
+        """``revoke`` as a part of another call's transaction."""
+        row: R | None = await self._table(kind).revoke(connection, self._scope, resource, principal)
+        if row is not None:
+            await self._on_change(connection, acting, "revoked", row, ())
+        return row is not None
+
+    async def _on_change(
+        self, connection: Connection, acting: ActorContext, action: str, row: R, fields: Sequence[str]
+    ) -> None:
+        """Called in the transaction of every change of a grant: one that was granted or revoked.
+
+        Args:
+            fields: the attributes that differ from those of the grant that was replaced.
+        """
+
+    def _subject(self, row: R) -> tuple[str, Sequence[str]]:
+        """Return the noun, the resource and the principal of a grant, for the activity log."""
+        table = next(table for table in self.grants if table.row is type(row))
+        return table.noun, [getattr(row, table.resource), getattr(row, table.principal)]
+
+    def _table(self, kind: str | None) -> GrantTable[Any]:
+        if kind is None and len(self.grants) == 1:
+            return self.grants[0]
+        table = next((table for table in self.grants if table.principal == kind), None)
+        if table is None:
+            kinds = " or ".join(table.principal for table in self.grants)
+            raise InvalidInput(f"kind must be {kinds}, not {kind!r:.60}", field="kind")
+        return table
+
+    def _table_of(self, new: N) -> GrantTable[Any]:
+        table = next((table for table in self.grants if isinstance(new, table.new)), None)
+        if table is None:
+            expected = " or ".join(with_article(table.new.__name__) for table in self.grants)
+            raise InvalidInput(f"a grant is made from {expected}, not from {type(new).__name__}", field="new")
+        return table
 
 
 class Grants(Blocking[AsyncGrants[R, N]], Generic[R, N]):

@@ -1,4 +1,4 @@
--- Definitions of agents, their tools and their memories.
+-- Definitions of agents and their memories.
 
 CREATE TABLE agents (
     tenant_id   {text} NOT NULL,
@@ -29,6 +29,21 @@ CREATE TABLE agent_tags (
 
 CREATE INDEX agent_tags_by_agent ON agent_tags (tenant_id, agent_id);
 
+-- The users who may use an agent, beside its owner.
+CREATE TABLE agent_shares (
+    tenant_id  {text} NOT NULL,
+    agent_id   {text} NOT NULL,
+    user_id    {text} NOT NULL CHECK (user_id <> ''),
+    role       {text} NOT NULL,
+    granted_by {text} NOT NULL,
+    created_at {time} NOT NULL,
+    updated_at {time} NOT NULL,
+    PRIMARY KEY (tenant_id, agent_id, user_id),
+    FOREIGN KEY (tenant_id, agent_id) REFERENCES agents (tenant_id, id) ON DELETE CASCADE
+) {clustered};
+
+CREATE INDEX agent_shares_by_user ON agent_shares (tenant_id, user_id, agent_id);
+
 -- Blocks of memory that are part of an agent's context at every turn.
 CREATE TABLE core_blocks (
     tenant_id   {text} NOT NULL,
@@ -44,31 +59,6 @@ CREATE TABLE core_blocks (
     updated_at  {time} NOT NULL,
     PRIMARY KEY (tenant_id, agent_id, label),
     FOREIGN KEY (tenant_id, agent_id) REFERENCES agents (tenant_id, id) ON DELETE CASCADE
-) {strict};
-
-CREATE TABLE tool_servers (
-    tenant_id         {text} NOT NULL,
-    name              {text} NOT NULL CHECK (name <> ''),
-    group_kind        {text} NOT NULL DEFAULT '',
-    description       {text} NOT NULL DEFAULT '',
-    last_connected_at {time},
-    created_at        {time} NOT NULL,
-    updated_at        {time} NOT NULL,
-    deleted_at        {time},
-    PRIMARY KEY (tenant_id, name, group_kind)
-) {strict};
-
-CREATE TABLE tools (
-    tenant_id   {text} NOT NULL,
-    server_name {text} NOT NULL,
-    group_kind  {text} NOT NULL,
-    name        {text} NOT NULL CHECK (name <> ''),
-    description {text} NOT NULL DEFAULT '',
-    created_at  {time} NOT NULL,
-    updated_at  {time} NOT NULL,
-    PRIMARY KEY (tenant_id, server_name, group_kind, name),
-    FOREIGN KEY (tenant_id, server_name, group_kind) REFERENCES tool_servers (tenant_id, name, group_kind)
-        ON DELETE CASCADE
 ) {strict};
 
 CREATE TABLE agent_memories (
@@ -157,8 +147,7 @@ DROP TABLE crewai_agent_memory;
 DROP TABLE crewai_flow_state;
 DROP TABLE crewai_flow;
 DROP TABLE agent_memories;
-DROP TABLE tools;
-DROP TABLE tool_servers;
 DROP TABLE core_blocks;
+DROP TABLE agent_shares;
 DROP TABLE agent_tags;
 DROP TABLE agents;

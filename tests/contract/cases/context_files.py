@@ -212,14 +212,15 @@ async def names_sizes_and_the_number_of_files_are_limited(world: World) -> None:
     for content in (7, None, b"x"):
         with raises(InvalidInput):
             await files.set(OPEN, "b", content)  # type: ignore[arg-type]
-    for user in ("", 7):
+    wrong_users: list[Any] = ["", 7]
+    for wrong_user in wrong_users:
         with raises(InvalidInput, field="user"):
-            await files.set(OPEN, "b", "x", user=user)  # type: ignore[arg-type]
+            await files.set(OPEN, "b", "x", user=wrong_user)
         with raises(InvalidInput, field="user"):
-            await files.list(OPEN, user=user)  # type: ignore[arg-type]
-    for user in ("", 7, None):
+            await files.list(OPEN, user=wrong_user)
+    for wrong_user in [*wrong_users, None]:
         with raises(InvalidInput, field="user"):
-            await files.seed(OPEN, user)  # type: ignore[arg-type]
+            await files.seed(OPEN, wrong_user)
     with raises(LimitExceeded, limit="name_bytes"):
         await files.set(OPEN, "b", "x", user="u" * 21)
     for missing in (

@@ -56,9 +56,10 @@ async def a_contact_with_an_unknown_agent_or_an_unsafe_channel_is_refused(world:
     for channel in wrong:
         with raises(InvalidInput, field="channel"):
             await acme.profiles.get_or_create("ada", "u1", workspace="/ws", channel=channel)
-    for arguments in ({"user": ""}, {"user": 7}, {"user": "u1", "workspace": 7}):
+    arguments: list[dict[str, Any]] = [{"user": ""}, {"user": 7}, {"user": "u1", "workspace": 7}]
+    for wrong_arguments in arguments:
         with raises(InvalidInput):
-            await acme.profiles.get_or_create("ada", **arguments)  # type: ignore[arg-type]
+            await acme.profiles.get_or_create("ada", **wrong_arguments)
     assert await acme.profiles.count() == 0
 
 

@@ -88,9 +88,8 @@ async def create_can_be_repeated_but_replaces_nothing(kit: Kit) -> None:
     for field in kit.declared.new_fields:
         if field in kit.declared.key:
             continue
-        changed = value_of(field, 2)
         with raises(AlreadyExists, noun=kit.kind.noun):
-            await kit.store.create(kit.samples.new(1, **{field.name: changed}))
+            await kit.store.create(kit.samples.new(1, **kit.samples.setting(field, 2)))
     assert await kit.store.list() == [row]
     if kit.declared.natural:
         names = {item.name: getattr(row, item.name) for item in kit.declared.natural}
@@ -107,7 +106,7 @@ async def upsert_creates_or_changes(kit: Kit) -> None:
     key = {item.name: getattr(row, item.name) for item in kit.declared.key}
     names = {item.name: getattr(row, item.name) for item in kit.declared.natural}
     changed = await kit.store.upsert(kit.samples.new(2, **key, **names))
-    expected = structs.asdict(row) | {item.name: value_of(item, 2) for item in kit.samples.plain_editable()}
+    expected = structs.asdict(row) | given(kit.samples.change(2))
     assert structs.asdict(changed) == expected | _stamped(kit, row)
     if kit.declared.natural:
         unset = {item.name: UNSET for item in kit.declared.key}
@@ -128,11 +127,12 @@ async def an_update_changes_the_fields_that_are_set(kit: Kit) -> None:
     key = kit.samples.key(row)
     for number, field in enumerate(kit.samples.plain_editable(), 2):
         kit.clock.advance(1)
-        value = value_of(field, number if field.kind not in ("bool", "plain") else 2)
-        before, row = row, await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value}))
-        assert structs.asdict(row) == structs.asdict(before) | {field.name: value} | _stamped(kit, before), field.name
+        values = kit.samples.setting(field, number if field.kind not in ("bool", "plain") else 2)
+        change = kit.kind.change_type(**values)
+        before, row = row, await kit.store.update(*key, change=change)
+        assert structs.asdict(row) == structs.asdict(before) | values | _stamped(kit, before), field.name
         kit.clock.advance(1)
-        assert await kit.store.update(*key, change=kit.kind.change_type(**{field.name: value})) == row, field.name
+        assert await kit.store.update(*key, change=change) == row, field.name
         assert await kit.store.get(*key) == row, field.name
     assert await kit.store.update(*key, change=kit.kind.change_type()) == row
     assert await kit.store.get(*kit.samples.key(bystander)) == bystander
@@ -151,7 +151,8 @@ async def values_equal_only_in_python_are_changes(kit: Kit) -> None:
     """True is not 1, 1 is not 1.0, and the order of a list matters; that of an object's keys does not."""
     row = await kit.store.create(kit.samples.new(1))
     key = kit.samples.key(row)
-    objects = [item for item in kit.samples.plain_editable() if item.kind == "json" and item.marker(Limited)]
+    editable = [item for item in kit.samples.plain_editable() if item.kind == "json" and item.marker(Limited)]
+    objects = [item for item in editable if isinstance(value_of(item, 1), dict)]
     for field in objects:
         seen: list[dict[str, Any]] = [{}, {"n": None}, {"n": 1}, {"n": 1.0}, {"n": True}, {"n": [1, 2]}, {"n": [2, 1]}]
         for value in seen:
@@ -357,8 +358,8 @@ async def values_over_a_limit_or_of_another_type_are_rejected(kit: Kit) -> None:
             most = getattr(kit.limits, field.marker(Limited).limit if field.kind != "secret" else "secret_bytes")
             wrong.append((large_value(field, most + 1), LimitExceeded))
             if not field.marker(References):
-                as_large = large_value(field, most if field.kind == "text" else most - 20)
-                large = await kit.store.create(kit.samples.new(number, **{field.name: as_large}))
+                as_large = large_value(field, most if field.kind in ("text", "number") else most - 20)
+                large = await kit.store.create(kit.samples.new(number, **kit.samples.setting(field, number, as_large)))
                 await kit.store.delete(*kit.samples.key(large))
         elif field.marker(Names) or field.marker(Tags):
             wrong += [(["a", "b", "c"], LimitExceeded), ([""], InvalidInput), ([7], InvalidInput)]

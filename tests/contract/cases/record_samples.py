@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
 from holdfast.core.crypto import Secret
-from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
-from holdfast.core.records.fields import Field, Limited, Names, Natural, References, Tags, choices
+from holdfast.core.records import AsyncRecords, AsyncSecretRecords, AsyncSoftRecords, Records
+from holdfast.core.records.fields import (
+    AtLeast,
+    AtMostOne,
+    Field,
+    Limited,
+    Names,
+    Natural,
+    OnlyFor,
+    References,
+    Tags,
+    Url,
+    choices,
+)
 from holdfast.handles import Holdfast
 from tests.contract.cases.world import uuid_of
 
@@ -33,25 +45,50 @@ class Samples:
     def __init__(self, kind: type[Store]) -> None:
         self.kind, self.declared = kind, kind.declared
         self.is_soft = issubclass(kind, AsyncSoftRecords)
+        self.has_secrets = issubclass(kind, AsyncSecretRecords)
         self.has_version = "version" in self.declared.fields
         self.can_be_renamed = any(item in self.declared.editable for item in self.declared.natural)
         self.texts = [
             new_field
             for new_field in self.declared.new_fields
-            if new_field.marker(Limited) and new_field.kind == "text" and not new_field.marker(References)
+            if new_field.marker(Limited)
+            and new_field.kind == "text"
+            and not any(new_field.marker(kind) for kind in (References, Url, OnlyFor))
         ]
 
     def new(self, number: int = 1, **values: Any) -> Any:
         """Return a new record."""
         created = {new_field.name: value_of(new_field, number) for new_field in self.declared.new_fields}
+        created |= self._variant(number, created)
         hints = get_type_hints(self.kind.new_type)
-        created |= {name: [_part(get_args(hints[name])[0], number)] for name in self.kind.extra}
+        created |= {name: [_part(_item_type(hints[name]), number)] for name in self.kind.extra}
         return self.kind.new_type(**(created | values))
+
+    def setting(self, field: Field, number: int, value: Any = UNSET) -> dict[str, Any]:
+        """Return a value for one field, with the fields that must change with it."""
+        values = {field.name: value_of(field, number) if value is UNSET else value}
+        selectors = {item.marker(OnlyFor).of for item in self.declared.variants}
+        if field.marker(OnlyFor):
+            values[field.marker(OnlyFor).of] = field.marker(OnlyFor).values[0]
+        elif field.name not in selectors:
+            return values
+        return self._variant(number, values) | values
+
+    def _variant(self, number: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values for the fields that only some records can have; empty ones for all other records."""
+        return {
+            item.name: value_of(item, number)
+            if values[item.marker(OnlyFor).of] in item.marker(OnlyFor).values
+            else empty_value(item)
+            for item in self.declared.variants
+            if item.marker(OnlyFor).of in values
+        }
 
     def change(self, number: int = 2, only: Sequence[str] | None = None) -> Any:
         """Return a change of all editable fields except the name, or of some of them."""
         expected = [item.name for item in self.plain_editable()] if only is None else only
-        return self.kind.change_type(**{name: value_of(self.declared.fields[name], number) for name in expected})
+        values = {name: value_of(self.declared.fields[name], number) for name in expected}
+        return self.kind.change_type(**values | self._variant(number, values))
 
     def plain_editable(self) -> list[Field]:
         """The editable fields that are not part of the record's name."""
@@ -79,11 +116,20 @@ class Samples:
         return tuple(getattr(record, item.name) for item in self.declared.order)
 
 
+def _item_type(hint: Any) -> type[Struct]:
+    """Return the type of the items of a list, or of a list that can be unset."""
+    lists = [arg for arg in (hint, *get_args(hint)) if get_origin(arg) is list]
+    item: type[Struct] = get_args(lists[0])[0]
+    return item
+
+
 def _part(kind: type[Struct], number: int) -> Struct:
     """Return an item that a record has in addition to its fields, such as a tool of a tool server."""
     return kind(**{field.name: f"{field.name} {number}" for field in structs.fields(kind) if field.required})
 
 
+FLAGGED = 2
+"""The number of the sample that has the flag of at most one record."""
 REFERENCED = 3
 """The number of records that the references of samples name."""
 
@@ -100,6 +146,14 @@ def value_of(field: Field, number: int) -> Any:
         return allowed[number % len(allowed)]
     if field.kind == "secret":
         return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
+    if field.marker(Url):
+        return f"https://example.com/{number:03}"
+    if field.marker(AtMostOne):
+        return number == FLAGGED
+    if field.marker(AtLeast):
+        return field.marker(AtLeast).minimum + abs(number) % 1_000
+    if get_origin(field.type) is list:
+        return [f"{field.name} {number}", ""]
     created: dict[str, Any] = {
         "id": uuid_of(f"{field.name} {number}"),
         "text": f"{field.name} {number:03}",
@@ -126,6 +180,13 @@ async def create_referenced(tenant: Any, kind: type[Store]) -> None:
             await getattr(tenant, name).upsert(Samples(target).new(number))
 
 
+def empty_value(field: Field) -> Any:
+    """Return the value of a field that a record does not have."""
+    if field.kind in ("text", "json"):
+        return "" if field.kind == "text" else get_origin(field.type)()
+    return None
+
+
 def _is_object(field: Field) -> bool:
     """Return whether a secret is an object and not a text."""
     return "dict" in str(field.type)
@@ -135,6 +196,12 @@ def large_value(field: Field, most: int) -> Any:
     """Return a value of about this size."""
     if field.kind == "secret":
         return Secret({"x": "x" * most} if _is_object(field) else "x" * most)
+    if field.marker(Url):
+        return "https://example.com/".ljust(most, "x")
+    if field.kind == "number":
+        return most
+    if get_origin(field.type) is list:
+        return ["x" * most]
     return "x" * most if field.kind == "text" else {"x": "x" * most}
 
 
@@ -144,15 +211,35 @@ def wrong_values(field: Field) -> list[Any]:
         "id": ["not an id", 7],
         "text": [7, b"bytes", ["list"]],
         "plain": ["nothing of the kind", 7],
-        "number": ["7", True, float("nan") if field.type is float else 2**63],
+        "number": [
+            "7",
+            True,
+            float("nan") if field.type is float else 2**63,
+            *([field.marker(AtLeast).minimum - 1] if field.marker(AtLeast) else []),
+        ],
         "bool": [1, "true"],
         "time": ["2026-01-01", datetime(2026, 1, 1)],  # noqa: DTZ001
         "json": ["text", 7, {1: 2}],
         "secret": ["text", {"token": "x"}, Secret("text" if _is_object(field) else {"x": 1})],
     }
+    more: list[Any] = []
+    if field.marker(Url):
+        more += [
+            "text",
+            "/path",
+            "ftp://example.com",
+            "https://",
+            "https://u:p@example.com",
+            "https://a b",
+            "http://a:x",
+        ]
+    if field.marker(AtLeast):
+        more.append(field.marker(AtLeast).minimum - 1)
+    if get_origin(field.type) is list and not field.is_list_of_names:
+        more.append([7])
     limited = field.marker(Limited)
     empty = [""] if field.kind == "text" and not limited.empty else []
-    return [*anything[field.kind], *empty, *([] if field.optional else [None])]
+    return [*anything[field.kind], *more, *empty, *([] if field.optional else [None])]
 
 
 def given(new: Struct) -> dict[str, Any]:

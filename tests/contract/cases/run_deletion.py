@@ -42,7 +42,8 @@ async def a_deleted_run_leaves_its_messages_and_nothing_else(world: World) -> No
     assert len(await acme.steps.list(other.id)) == len(await acme.tool_calls.list(other.id)) == 3
     await acme.objects.prune(grace_s=0)
     await acme.objects.prune(grace_s=0)
-    assert await acme.snapshots.tree(kept.snapshot.id), "the content is shared, and stays"
+    tree = await acme.snapshots.tree(kept.snapshot.id)
+    assert len(tree.entries) == kept.snapshot.entry_count, "the content is shared, and stays"
     entries = await acme.activity.list(action="run.deleted")
     assert [(entry.subject_kind, entry.subject_id, entry.actor) for entry in entries] == [("run", run.id, "ada")]
     assert [entry.subject_id for entry in await acme.activity.list(subject_kind="snapshot")] == [captured.snapshot.id]
@@ -116,7 +117,8 @@ async def a_held_run_and_one_whose_rewind_is_not_finished_are_kept(world: World)
         {"run_id": (await claim_run(acme)).id},
         {"session_id": (await acme.sessions.create()).id},
     ]
-    for scope in ({"run_id": run.id}, {"session_id": run.session_id}, {}):
+    scopes: list[dict[str, Any]] = [{"run_id": run.id}, {"session_id": run.session_id}, {}]
+    for scope in scopes:
         hold = await acme.retention.hold("court", **scope)
         with raises(Conflict, saying=run.id, reason="held"):
             await acme.runs.delete(run.id)
@@ -135,7 +137,8 @@ async def a_run_is_deleted_or_resumed(world: World) -> None:
         run = await claim_run(acme)
         await commit_step(acme, run)
         await acme.runs.fail(run.id, epoch=run.epoch, error="no luck")
-        results = await world.together(*[partial(acme.runs.delete, run.id), partial(acme.runs.resume, run.id)] * 2)
+        calls: list[Any] = [partial(acme.runs.delete, run.id), partial(acme.runs.resume, run.id)]
+        results: list[Any] = await world.together(*calls * 2)
         deleted = [result for result in results[::2] if result is None]
         resumed = [result for result in results[1::2] if isinstance(result, Run)]
         refused = {type(result) for result in results if isinstance(result, HoldfastError)}

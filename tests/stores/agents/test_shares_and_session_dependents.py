@@ -15,13 +15,13 @@ from holdfast import (
     Limits,
     NewA2APushConfig,
     NewCrewMemory,
-    NewToolServer,
     TenantHandle,
     column,
     thread_of,
 )
 from holdfast.clock import from_us
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
+from holdfast.types import NewMcpServer
 from tests.errors import raises
 from tests.stores.shared_database import Place, fixtures
 
@@ -210,10 +210,10 @@ def test_purging_a_session_leaves_no_row_under_its_key(tmp_path: Path) -> None:
 def test_names_are_ordered_the_same_on_both_engines(engine: str, request: pytest.FixtureRequest) -> None:
     url = ":memory:" if engine == "sqlite" else request.getfixturevalue("postgres_url")
     with Holdfast(url) as opened:
-        servers = opened.tenant("acme").tool_servers
+        servers = opened.tenant("acme").mcp_servers
         for text in ("b", "B", "ä", "a", "_", "\x00", "漢"):
-            servers.upsert(NewToolServer(name=text, kind="y"))
-            servers.upsert(NewToolServer(name=text, kind="X"))
+            servers.upsert(NewMcpServer(name=text, kind="y"))
+            servers.upsert(NewMcpServer(name=text, kind="X"))
         listed = [(server.name, server.kind) for server in servers.list()]
         assert [name for name, _ in listed[::2]] == ["B", "_", "a", "b", "ä", "漢", "\x00"], (
             "NUL is stored in a form that sorts last"

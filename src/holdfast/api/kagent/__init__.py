@@ -15,7 +15,7 @@ connects the two.
 | memory | ``agent_memories`` |
 | LangGraph checkpoint and writes | ``checkpoints``, in the thread of the session |
 | CrewAI memory and flow state | ``crew_memories`` and ``flows``, in the same thread |
-| agent, tool server, tool | ``agents``, ``tool_servers`` |
+| agent, tool server, tool | ``agents``, ``mcp_servers`` |
 | feedback | ``feedback`` and ``general_feedback`` |
 
 ``request.py`` determines the user and formats responses, ``redaction.py`` detects secrets, and ``encryption.py`` encrypts events

@@ -10,9 +10,9 @@ from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
-from holdfast import AgentChange, NewServerTool, NewToolServer, column
-from holdfast.errors import Conflict, InvalidInput, NotFound, Unavailable
-from holdfast.types import Agent
+from holdfast import AgentChange, column
+from holdfast.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
+from holdfast.types import Agent, McpServer, McpServerChange, NewMcpServer, NewMcpTool
 
 from .request import KagentRequest, agent_id, bare, route, success
 from .sessions import AGENT_TYPE, ensure_agent
@@ -155,7 +155,7 @@ async def delete_agent_of_kagent(request: KagentRequest) -> Response:
 @route("GET", "/api/tools")
 async def list_tools(request: KagentRequest) -> Response:
     """List the tools of all servers."""
-    tools = await request.tenant.tool_servers.tools()
+    tools = await request.tenant.mcp_servers.tools()
     return success(
         [
             _WireListedTool(tool.name, tool.server, tool.kind, tool.description, tool.created_at, tool.updated_at)
@@ -169,9 +169,9 @@ async def list_tools(request: KagentRequest) -> Response:
 async def list_tool_servers(request: KagentRequest) -> Response:
     """List the tool servers with their tools."""
     by_server: dict[tuple[str, str], list[_WireTool]] = {}
-    for tool in await request.tenant.tool_servers.tools():
+    for tool in await request.tenant.mcp_servers.tools():
         by_server.setdefault((tool.server, tool.kind), []).append(_WireTool(tool.name, tool.description))
-    servers = await request.tenant.tool_servers.list()
+    servers = await request.tenant.mcp_servers.list()
     return success(
         [
             _WireToolServer(server.name, server.kind, by_server.get((server.name, server.kind), []))
@@ -183,26 +183,40 @@ async def list_tool_servers(request: KagentRequest) -> Response:
 
 @route("POST", "/api/toolservers")
 async def register_tool_server(request: KagentRequest) -> Response:
-    """Register a tool server with its tools, or replace it."""
+    """Register a tool server with its tools, or update an existing one. How to connect to it stays unchanged."""
     body = request.body(_SERVER)
     if body.group_kind not in KINDS:
         raise InvalidInput(f"groupKind must be one of {', '.join(KINDS)}, not {body.group_kind!r}", field="groupKind")
-    tools = [NewServerTool(tool.name, tool.description) for tool in body.discovered_tools]
-    new = NewToolServer(name=body.ref, kind=body.group_kind, description=body.description, tools=tools)
-    server = await request.tenant.tool_servers.upsert(new)
+    server = await _register(request, body)
     result = _WireToolServer(server.name, server.kind, body.discovered_tools)
     return success(result, "Successfully created ToolServer", 201)
+
+
+async def _register(request: KagentRequest, body: _NewToolServer) -> McpServer:
+    tools = [NewMcpTool(tool.name, tool.description) for tool in body.discovered_tools]
+    servers = request.tenant.mcp_servers
+    for _ in range(MAX_TRIES):
+        current = await servers.find(body.ref, body.group_kind)
+        try:
+            if current is None:
+                new = NewMcpServer(body.ref, body.group_kind, description=body.description, tools=tools)
+                return await servers.create(new)
+            change = McpServerChange(description=body.description, tools=tools)
+            return await servers.update(current.id, change=change)
+        except (AlreadyExists, NotFound):
+            continue  # another request created or deleted it
+    raise Unavailable(f"tool server {body.ref!r} is changed by too many requests at once; nothing was changed, retry")
 
 
 @route("DELETE", "/api/toolservers/{namespace}/{name}")
 async def delete_tool_server(request: KagentRequest) -> Response:
     """Delete a tool server of any kind, with its tools."""
     ref = f"{request.names['namespace']}/{request.names['name']}"
-    servers = await request.tenant.tool_servers.list(where=[column("name").eq(ref)])
+    servers = await request.tenant.mcp_servers.list(where=[column("name").eq(ref)])
     if not servers:
         raise NotFound("ToolServer not found", noun="tool server", key=ref)
     for server in servers:
-        await request.tenant.tool_servers.delete(server.name, server.kind)
+        await request.tenant.mcp_servers.delete(server.id)
     return success({}, "Successfully deleted ToolServer")
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from holdfast.types import (
     AsyncAgentMemories,
     AsyncAgents,
+    AsyncAgentShares,
     AsyncBlocks,
-    AsyncChannelInstances,
+    AsyncChannels,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
+    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
     AsyncToolCalls,
-    AsyncToolServers,
 )
 
+from ..grant_routes import grants
 from ..record_routes import records
 from ..store_routes import route
 from .conversation import S, T
@@ -33,6 +35,7 @@ _AM = T + "/agent-memories"
 ROUTES = [
     # Agents and their blocks
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
+    *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
     route("GET", _A + "/blocks", "blocks", AsyncBlocks.list, "list_blocks"),
     route("PUT", _A + "/blocks", "blocks", AsyncBlocks.save, "save_blocks", leave_out=["expected"]),
     route("GET", _A + "/blocks/{label}", "blocks", AsyncBlocks.get, "get_block"),
@@ -139,7 +142,7 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/channel-instances", "channel_instances", AsyncChannelInstances),
-    *records(T + "/tool-servers", "tool_servers", AsyncToolServers, area="tools"),
-    route("GET", T + "/tools", "tool_servers", AsyncToolServers.tools, "list_tools"),
+    *records(T + "/channels", "channels", AsyncChannels),
+    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
+    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

@@ -7,15 +7,34 @@ one line declares the HTTP operations of a store (``api/record_routes.py``), and
 on each store.
 """
 
-from .fields import Filterable, Key, Limited, Merged, Metadata, Names, Natural, References, Searchable, Tags
+from .fields import (
+    AtLeast,
+    AtMostOne,
+    Filterable,
+    Key,
+    Limited,
+    Merged,
+    Metadata,
+    Names,
+    Natural,
+    OnlyFor,
+    References,
+    Searchable,
+    Tags,
+    Url,
+)
+from .revealing import AsyncSecretRecords
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
-from .sync import Records, SoftRecords
+from .sync import Records, SecretRecords, SoftRecords
 from .values import check_version
 
 __all__ = [
     "AsyncRecords",
+    "AsyncSecretRecords",
     "AsyncSoftRecords",
+    "AtLeast",
+    "AtMostOne",
     "Filterable",
     "Key",
     "Limited",
@@ -23,10 +42,13 @@ __all__ = [
     "Metadata",
     "Names",
     "Natural",
+    "OnlyFor",
     "Records",
     "References",
     "Searchable",
+    "SecretRecords",
     "SoftRecords",
     "Tags",
+    "Url",
     "check_version",
 ]

@@ -48,11 +48,30 @@ class Natural(Struct, frozen=True):
 
 
 class Limited(Struct, frozen=True):
-    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, or of a JSON value, in bytes as stored."""
+    """The limit (a field of ``Limits``) of a text, in bytes of UTF-8, of a JSON value, in bytes as stored, or of a number."""
 
     limit: str
     empty: bool = True
     """Whether an empty text is allowed."""
+
+
+class Url(Struct, frozen=True):
+    """The text is empty or an http or https URL without a user name and a password."""
+
+
+class AtLeast(Struct, frozen=True):
+    """The smallest allowed number."""
+
+    minimum: int
+
+
+class OnlyFor(Struct, frozen=True):
+    """Only records whose field ``of`` has one of these values can have a value in this field."""
+
+    of: str
+    values: tuple[str, ...]
+    required: bool = False
+    """Whether those records must have one."""
 
 
 class Names(Struct, frozen=True):
@@ -74,6 +93,16 @@ class Tags(Struct, frozen=True):
 
 class Filterable(Struct, frozen=True):
     """``list`` and ``count`` accept filters on the field."""
+
+
+class AtMostOne(Struct, frozen=True):
+    """A flag of at most one live record, or of one of those that are equal in the fields ``within``: a default, for example.
+
+    A record that gets the flag takes it from the other one, in the same transaction. A deleted record loses it. The table needs a
+    unique index on the tenant and the columns of ``within``, ``WHERE`` the flag is set.
+    """
+
+    within: tuple[str, ...] = ()
 
 
 class Searchable(Struct, frozen=True):
@@ -146,6 +175,10 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     tags: Field | None
     searchable: tuple[Field, ...]
     references: tuple[Field, ...]
+    variants: tuple[Field, ...]
+    """Fields that only some records can have; see ``OnlyFor``."""
+    flag: Field | None
+    """The field of the kind ``AtMostOne``."""
     secrets: tuple[Field, ...]
     """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
@@ -169,7 +202,7 @@ def declare(
 
     Args:
         order: the fields a list is sorted by, the key if empty; ``-name`` means descending, for all fields or for none.
-        extra: fields of ``new`` that are not columns: the store handles them itself.
+        extra: fields of ``new`` and ``change`` that are not columns: the store handles them itself.
 
     Raises:
         TypeError: the types contradict each other, or a field has no limit.
@@ -177,7 +210,7 @@ def declare(
     fields = fields_of(row)
     key = tuple(field for field in fields.values() if field.marker(Key))
     new_fields = _select(fields, [name for name in new.__struct_fields__ if name not in extra], new)
-    editable = _select(fields, change.__struct_fields__, change)
+    editable = _select(fields, [name for name in change.__struct_fields__ if name not in extra], change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
     missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
     problems = [
@@ -201,6 +234,8 @@ def declare(
         tags=next((field for field in fields.values() if field.marker(Tags)), None),
         searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
         references=tuple(field for field in fields.values() if field.marker(References)),
+        variants=tuple(field for field in fields.values() if field.marker(OnlyFor)),
+        flag=next((field for field in fields.values() if field.marker(AtMostOne)), None),
         secrets=tuple(field for field in fields.values() if field.kind == "secret"),
         defaults={
             field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)

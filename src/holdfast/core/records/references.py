@@ -8,15 +8,18 @@ from typing import Any
 from ...engines.protocol import Connection
 from ...errors import NotFound
 from .. import text
+from ..queries import Query
 from .fields import Field, References
-from .statements import GeneratedQueries
 from .values import with_article
 
 
 async def check_references(
-    connection: Connection, queries: GeneratedQueries, fields: Sequence[Field], params: Mapping[str, Any], noun: str
+    connection: Connection, queries: Mapping[str, Query], fields: Sequence[Field], params: Mapping[str, Any], noun: str
 ) -> None:
     """Check that the records that these fields name exist, and lock them until the transaction ends.
+
+    Args:
+        queries: the queries of ``reference_queries``, by name.
 
     Raises:
         NotFound: one does not exist.
@@ -25,8 +28,29 @@ async def check_references(
         value = params[field.column]
         if value in (None, ""):
             continue
-        if await queries.by_name[f"find_{field.column}"].one(connection, params) is None:
+        if await queries[f"find_{field.column}"].one(connection, params) is None:
             target, key = field.marker(References).noun, text.unescape(str(value))
             raise NotFound(
                 f"{field.name} of {with_article(noun)}: {target} {key!r} does not exist", noun=target, key=key
             )
+
+
+def reference_queries(fields: Sequence[Field]) -> dict[str, str]:
+    """Return a query for each field that finds and locks the record that the field names."""
+    return {f"find_{field.column}": _find(field.column, field.marker(References)) for field in fields}
+
+
+def live_condition(table: str, field: Field) -> str:
+    """Return the SQL condition that the record that a field of a row of this table names is live; ``""`` if it always is."""
+    target = field.marker(References)
+    if not target.live:
+        return ""
+    same = f"{target.table}.tenant_id = :tenant_id AND {target.table}.{target.column} = {table}.{field.column}"
+    return f"EXISTS (SELECT 1 FROM {target.table} WHERE {same} AND ({target.live}))"
+
+
+def _find(column: str, target: References) -> str:
+    live = f" AND {target.live}" if target.live else ""
+    condition = f"tenant_id = :tenant_id AND {target.column} = :{column}{live}"
+    # Locked, so that the record is not deleted before this transaction ends.
+    return f"SELECT 1 FROM {target.table} WHERE {condition} /*pg FOR KEY SHARE*/"

@@ -19,9 +19,10 @@ R = TypeVar("R", bound=Struct)
 
 def encrypted_column(table: str, field: Field, declared: Declaration[Any]) -> EncryptedColumn:
     """Declare the column of a secret field, for key rotation and exports, and return it."""
-    is_object = any(get_origin(arg) is dict for arg in get_args(field.type))
+    content = next((arg for arg in get_args(field.type) if get_origin(arg) is dict), None)
     key = tuple(part.column for part in declared.key)
-    return EncryptedColumn(table, field.column, row=key, json=is_object).declare()
+    has_strings = content is not None and get_args(content)[1] is str
+    return EncryptedColumn(table, field.column, row=key, json=content is not None, strings=has_strings).declare()
 
 
 def wrap_secrets(

@@ -7,30 +7,28 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from msgspec import UNSET, Struct
 
-from ...engines.protocol import Connection, Row
-from ...errors import AlreadyExists, InvalidFilter, InvalidInput, NotFound
+from ...engines.protocol import Connection
+from ...errors import AlreadyExists, InvalidFilter, InvalidInput
 from .. import scope as scopes
 from .. import text
 from ..actor_context import ActorContext
-from ..encrypted_columns import EncryptedColumn
 from ..filters import Filter, FilterColumns
 from ..paging import Page, page, rows_to_read
-from ..queries import Query
 from ..registration import register_tenant
-from ..rows import mapper
-from ..store import TenantStore, reads, writes_with_actor
-from .fields import Declaration, Field, declare, filter_columns
+from ..store import reads, writes_with_actor
+from .fields import Field, declare, filter_columns
+from .record_rows import R, RecordRows
 from .references import check_references
-from .secrets import encrypted_column, merge_changes, wrap_secrets
+from .secrets import encrypted_column, merge_changes
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
+from .variants import check_variants
 
-R = TypeVar("R", bound=Struct)
 N = TypeVar("N", bound=Struct)
 C = TypeVar("C", bound=Struct)
 
 
-class AsyncRecords(TenantStore, Generic[R, N, C]):
+class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     """Base of stores that keep records of one kind in one tenant.
 
     A subclass names its types and its table; ``core/records/fields.py`` explains the types::
@@ -42,23 +40,16 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     """
 
     table: ClassVar[str]
-    noun: ClassVar[str]
-    nouns: ClassVar[str]
-    """The plural of ``noun``; by default ``noun`` with an s."""
-    a_noun: ClassVar[str]
     order: ClassVar[Sequence[str]] = ()
     """Fields that a list is sorted by instead of the key; with ``-`` before each, in descending order."""
     live: ClassVar[str] = ""
     """An SQL condition that a record must meet to be visible."""
     extra: ClassVar[Sequence[str]] = ()
-    """Fields of the ``New...`` type that are not columns; ``_after_save`` handles them."""
+    """Fields of the ``New...`` and ``...Change`` types that are not columns; ``_after_save`` handles them."""
 
-    declared: ClassVar[Declaration[Any]]
     new_type: ClassVar[type[Struct]]
     change_type: ClassVar[type[Struct]]
-    queries: ClassVar[GeneratedQueries]
     filters: ClassVar[FilterColumns]
-    secrets: ClassVar[dict[str, EncryptedColumn]]
     _soft: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -84,14 +75,14 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """
         new = self._checked(new)
         params = self._now(self._new_values(new))
-        row = await self._insert(connection, params)
+        row = await self._insert(connection, acting, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
             if row is None or not all(is_same(field, params[field.column], row) for field in self.declared.new_fields):
                 raise await self._creation_conflict(connection, params, row)
-        else:
-            await self._on_change(connection, acting, "created", row, ())
+            return await self._change(connection, acting, row, {}, new)
         await self._after_save(connection, new, row)
+        await self._on_change(connection, acting, "created", row, ())
         return row
 
     @writes_with_actor
@@ -106,7 +97,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """
         new = self._checked(new)
         params = self._now(self._new_values(new))
-        row = await self._insert(connection, params)
+        row = await self._insert(connection, acting, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
                 getattr(new, field.name, UNSET) is UNSET for field in self.declared.key
@@ -116,10 +107,9 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
                 raise self._taken(params, "it has another key")
             names = {field.name for field in self.declared.editable if getattr(new, field.name, UNSET) is not UNSET}
             changes = {name: params[self.declared.fields[name].column] for name in names}
-            row = await self._change(connection, acting, row, changes)
-        else:
-            await self._on_change(connection, acting, "created", row, ())
+            return await self._change(connection, acting, row, changes, new)
         await self._after_save(connection, new, row)
+        await self._on_change(connection, acting, "created", row, ())
         return row
 
     @reads
@@ -192,9 +182,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """
         changes = self._changes(change)
         row = await self._lock_row(connection, key, version)
-        row = await self._change(connection, acting, row, merge_changes(self.declared, row, changes))
-        await self._after_save(connection, change, row)
-        return row
+        return await self._change(connection, acting, row, merge_changes(self.declared, row, changes), change)
 
     @writes_with_actor
     async def delete(self, connection: Connection, acting: ActorContext, *key: str, version: int | None = None) -> None:
@@ -207,7 +195,7 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         row = await self._lock_row(connection, key, version)
         params = self._at(key) | {"now_at": self._scope.clock.now_us()}
         if not self._soft:
-            await self._before_delete(connection, params)
+            await self._before_delete(connection, acting, params)
             if self.declared.tags is not None:
                 await self.queries.delete_tags.all(connection, params)
         await self.queries.delete.all(connection, params)
@@ -217,20 +205,19 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         """Check and complete a new record beyond what the types check; called before it is created."""
         return new
 
-    async def _after_save(self, connection: Connection, given: Struct, row: R) -> None:
-        """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written."""
+    async def _after_save(self, connection: Connection, given: Struct, row: R) -> Sequence[str]:
+        """Called in the transaction of ``create``, ``upsert`` and ``update``, after the record was written.
 
-    async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
+        Returns the names of the ``extra`` fields that it changed.
+        """
+        return ()
+
+    async def _before_delete(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
 
-    async def _on_change(
-        self, connection: Connection, acting: ActorContext, action: str, row: R, fields: Sequence[str]
-    ) -> None:
-        """Called in the transaction of every change of a record: one that was created, changed, deleted or restored.
-
-        Args:
-            fields: the names of the fields that were changed.
-        """
+    def _subject(self, row: R) -> tuple[str, Sequence[str]]:
+        """Return the noun and the key of a record, for the activity log."""
+        return self.noun, [getattr(row, field.name) for field in self.declared.key]
 
     def _at(self, key: Sequence[str], fields: Sequence[Field] = ()) -> dict[str, Any]:
         """Return the parameters that identify a record, by its key or by these fields."""
@@ -241,11 +228,9 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             raise InvalidInput(
                 f"{self.a_noun} is identified by {names}, not by {len(key)} values: {key!r}", field=fields[0].name
             )
-        limits = self._scope.limits
         pairs = zip(fields, [*key, *defaults], strict=True)
-        return self._scope.params(
-            **{field.column: encode_value(field, value, limits, self.noun) for field, value in pairs}
-        )
+        encoded = {field.column: encode_value(field, value, self._scope.limits, self.noun) for field, value in pairs}
+        return self._scope.params(**encoded)
 
     def _checked(self, new: N) -> N:
         if not isinstance(new, self.new_type):
@@ -281,28 +266,13 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
     def _now(self, values: dict[str, Any]) -> dict[str, Any]:
         return self._scope.params(**values, now_at=self._scope.clock.now_us())
 
-    async def _one(self, connection: Connection, query: Query, params: dict[str, Any]) -> R | None:
-        return self._to_row(connection, await query.one(connection, params))
-
-    def _to_row(self, connection: Connection, row: Row | None) -> R | None:
-        return None if row is None else self._rows(connection, [row])[0]
-
-    def _rows(self, connection: Connection, rows: Sequence[Row]) -> Sequence[R]:
-        records: Sequence[R] = mapper(self.declared.row, connection.dialect)(rows)
-        return wrap_secrets(records, self.declared, self.secrets, self._scope) if self.secrets else records
-
-    def _encrypted(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters with their secrets encrypted."""
-        key = [params[field.column] for field in self.declared.key]
-        scope = self._scope
-        return params | {name: column.encrypt(scope, key, params[name]) for name, column in self.secrets.items()}
-
-    async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
+    async def _insert(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> R | None:
         """Insert a record; return ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
-        await check_references(connection, self.queries, self.declared.references, params, self.noun)
-        row = await self._one(connection, self.queries.create, self._encrypted(params))
+        await check_references(connection, self.queries.by_name, self.declared.references, params, self.noun)
+        row = await self._write(connection, acting, self.queries.create, params)
         if row is not None:
+            check_variants(self.declared, row, self.a_noun)
             await self._add_tags(connection, row)
         return row
 
@@ -331,12 +301,22 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
             raise InvalidInput(f"{self.nouns} have no versions; leave version out", field="version")
         check_version(getattr(row, "version", 0), version, self._named(key))
 
-    async def _change(self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any]) -> R:
-        """Write the changes that differ from the record, which is locked."""
+    async def _change(
+        self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any], given: Struct
+    ) -> R:
+        """Write the changes that differ from the record, which is locked, and the extra fields that were given."""
         fields = self.declared.fields
         different = [name for name, value in changes.items() if not is_same(fields[name], value, row)]
-        if not different:
-            return row
+        if different:
+            row = await self._update(connection, acting, row, changes, different)
+        different += await self._after_save(connection, given, row)
+        if different:
+            await self._on_change(connection, acting, "changed", row, different)
+        return row
+
+    async def _update(
+        self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any], different: Sequence[str]
+    ) -> R:
         columns = (*self.declared.key, *self.declared.natural, *self.declared.editable)
         values = {field.column: changes.get(field.name, UNSET) for field in columns}
         for field in columns:
@@ -344,16 +324,16 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
                 values[field.column] = encode_row_value(field, getattr(row, field.name))
         params = self._now(values)
         changed_references = [field for field in self.declared.references if field.name in different]
-        await check_references(connection, self.queries, changed_references, params, self.noun)
+        await check_references(connection, self.queries.by_name, changed_references, params, self.noun)
         try:
-            changed = await self._one(connection, self.queries.update, self._encrypted(params))
+            changed = await self._write(connection, acting, self.queries.update, params)
         except AlreadyExists:
             raise self._taken(params, "choose another name") from None
         assert changed is not None  # the row is locked
+        check_variants(self.declared, changed, self.a_noun)
         if self.declared.tags is not None and self.declared.tags.name in changes:
             await self.queries.delete_tags.all(connection, params)
             await self._add_tags(connection, changed)
-        await self._on_change(connection, acting, "changed", changed, different)
         return changed
 
     async def _add_tags(self, connection: Connection, row: R) -> None:
@@ -383,17 +363,3 @@ class AsyncRecords(TenantStore, Generic[R, N, C]):
         if self._soft and await self.queries.lock_deleted.one(connection, params) is not None:
             return self._taken(params, "it was deleted; restore it, or use upsert", self.declared.key)
         return self._taken(params, "update it, or use upsert")
-
-    def _named(self, key: Sequence[str]) -> str:
-        return f"{self.noun} {key[0]!r}" + "".join(
-            f", {field.name} {value!r}" for field, value in zip(self.declared.key[1:], key[1:], strict=False)
-        )
-
-    def _missing(self, key: Sequence[str]) -> NotFound:
-        return NotFound(f"{self._named(key)} does not exist", noun=self.noun, key=str(key[0]))
-
-    def _taken(self, params: dict[str, Any], hint: str, fields: Sequence[Field] = ()) -> AlreadyExists:
-        fields = fields or self.declared.natural or self.declared.key
-        values = [text.unescape(str(params[field.column])) for field in fields]
-        names = ", ".join(f"{field.name} {value!r}" for field, value in zip(fields, values, strict=True))
-        return AlreadyExists(f"{self.a_noun} with {names} exists: {hint}", noun=self.noun, key=values[0])

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
+from urllib.parse import urlsplit
 
 from ...clock import from_us, to_us
-from ...errors import Conflict, InvalidFilter, InvalidInput
+from ...errors import Conflict, DecryptionFailed, InvalidFilter, InvalidInput
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .. import scope as scopes
 from .. import text
 from ..paging import decode_cursor, encode_cursor
-from .fields import Field, Limited, Names, Tags, choices
+from .fields import AtLeast, Field, Limited, Names, Tags, Url, choices
 
 _MAX_NUMBER = 2**63
 
@@ -46,13 +47,22 @@ def encode_row_value(field: Field, value: Any) -> Any:
 def is_same(field: Field, value: Any, row: Any) -> bool:
     """Return whether a row contains a value that is given in its stored form."""
     current = getattr(row, field.name)
-    if value is None or current is None or field.kind == "secret":
-        return bool(value == current)
+    if value is None or current is None:
+        return value is current
+    if field.kind == "secret":
+        return _is_same_secret(value, current)
     if field.kind == "text":
         return bool(text.unescape(value) == current)
     if field.kind == "json":
         return text.identical(text.load(value), current)
     return bool((from_us(value) if field.kind == "time" else value) == current)
+
+
+def _is_same_secret(value: Any, current: Any) -> bool:
+    try:
+        return bool(value == current)
+    except DecryptionFailed:
+        return False  # its key is lost: another secret can replace it
 
 
 def check_version(current: int, expected: int | None, what: str) -> None:
@@ -102,7 +112,7 @@ def with_article(noun: str) -> str:
     """Return the noun with "a" or "an", or alone if it is uncountable."""
     if noun.endswith("feedback"):
         return noun
-    return f"{'an' if noun[0] in 'aeiouA' else 'a'} {noun}"
+    return f"{'an' if noun[0] in 'aeiouAM' else 'a'} {noun}"  # an A2A task, an MCP server
 
 
 def _id(field: Field, value: Any, limits: Limits, what: str) -> str:
@@ -112,7 +122,25 @@ def _id(field: Field, value: Any, limits: Limits, what: str) -> str:
 def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
     limited = field.marker(Limited)
     check = scopes.free_text if limited.empty else scopes.name
-    return check(value, what, limits, limit=limited.limit)
+    checked = check(value, what, limits, limit=limited.limit)
+    if checked and field.marker(Url):
+        _check_url(value, field, what)
+    return checked
+
+
+def _check_url(value: str, field: Field, what: str) -> None:
+    """Check a URL. The errors do not show it, because it can contain a password or a token."""
+    try:
+        url = urlsplit(value)
+        has_host = bool(url.hostname) and url.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host or url.scheme not in ("http", "https") or any(char <= " " or char == "\x7f" for char in value):
+        raise InvalidInput(f"{what} must be a URL such as https://example.com/mcp", field=field.name)
+    if "@" in url.netloc:
+        raise InvalidInput(
+            f"{what} must not contain a user name or a password: put them into a secret field", field=field.name
+        )
 
 
 def _choice(field: Field, value: Any, limits: Limits, what: str) -> Any:
@@ -131,6 +159,11 @@ def _number(field: Field, value: Any, limits: Limits, what: str) -> Any:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MAX_NUMBER <= value < _MAX_NUMBER:
         raise InvalidInput(f"{what} must be a whole number of 64 bits, not {_repr(value)}", field=field.name)
+    least = field.marker(AtLeast)
+    if least is not None and value < least.minimum:
+        raise InvalidInput(f"{what} must be at least {least.minimum}, not {value}", field=field.name)
+    if field.marker(Limited):
+        limits.check(field.marker(Limited).limit, value, what)
     return value
 
 
@@ -159,6 +192,8 @@ def _json(field: Field, value: Any, limits: Limits, what: str) -> str:
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
             raise InvalidInput(f"{what} must be a list, not {_repr(value)}", field=field.name)
         value = [*value]
+        if get_args(field.type) == (str,) and not all(isinstance(item, str) for item in value):
+            raise InvalidInput(f"{what} must be a list of strings, not {_repr(value)}", field=field.name)
     dumped = text.dump(value, depth=limits.json_depth)
     limits.check(limited.limit, text.size(dumped), what)
     return dumped

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core import text
+from ...core.actor_context import ActorContext
 from ...core.queries import Queries
 from ...core.records import AsyncRecords, Filterable, Key, Limited, Metadata, Names, Records, Searchable, Tags
 from ...engines.protocol import Connection
@@ -68,16 +69,16 @@ queries = Queries(__package__, "agents.sql")
 
 
 class AsyncAgents(Audited, AsyncRecords[Agent, NewAgent, AgentChange]):
-    """The agents of one tenant. Deleting an agent deletes its core blocks, context files and profiles; its sessions and runs stay."""
+    """The agents of one tenant. Deleting an agent deletes its blocks, context files and profiles; its sessions and runs stay."""
 
     table, noun = "agents", "agent"
 
-    async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
+    async def _before_delete(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> None:
         await queries.run_all("delete_", connection, params)
 
 
 class Agents(Records[Agent, NewAgent, AgentChange]):
-    """The agents of one tenant. Deleting an agent deletes its core blocks, context files and profiles; its sessions and runs stay."""
+    """The agents of one tenant. Deleting an agent deletes its blocks, context files and profiles; its sessions and runs stay."""
 
 
 async def has_agent(connection: Connection, params: Mapping[str, Any]) -> bool:

@@ -12,3 +12,6 @@ DELETE FROM agent_profiles WHERE tenant_id = :tenant_id AND agent_id = :id;
 
 -- name: delete_overrides
 DELETE FROM agent_overrides WHERE tenant_id = :tenant_id AND agent_id = :id;
+
+-- name: delete_shares
+DELETE FROM agent_shares WHERE tenant_id = :tenant_id AND agent_id = :id;

@@ -12,9 +12,9 @@ predefined   ``USER.md``    the user's copy, else the        the user's copy    
 predefined   any other      the agent's file                 ``Forbidden``                  the agent's file
 ===========  =============  ===============================  =============================  ==============================
 
-Read without a user, a file is the agent's own. Deleting works like writing: without the copy, the template applies again. ``seed``
-copies the templates that a user has no copy of, and ``propagate`` a changed template over the copies. A copy that does not apply,
-because the agent was open when it was written, stays and applies again if the agent becomes open.
+Read without a user, a file is the agent's own. Deleting works like writing: without the copy, the template applies again.
+``seed`` copies the templates that a user has no copy of, and ``propagate`` copies a changed template over the copies. A copy that
+does not apply, because the agent was open when it was written, stays and applies again if the agent becomes open.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ callers use ``record``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Struct
 
@@ -21,7 +21,6 @@ from ...core.filters import Filter
 from ...core.logs import LogTable
 from ...core.paging import Page
 from ...core.records import Limited
-from ...core.records.fields import Declaration
 from ...core.registration import register_tenant
 from ...core.store import TenantStore, reads, writes_with_actor
 from ...engines.protocol import Connection
@@ -207,10 +206,17 @@ async def log_change(
     details: Mapping[str, Any] | None = None,
 ) -> None:
     """Log a change that a store made, in the transaction of the change. ``details`` must not contain a secret."""
+    await LOG.append_all(connection, scope, [change_by(acting, action, subject_kind, subject_id, details)])
+
+
+def change_by(
+    acting: ActorContext, action: str, subject_kind: str, subject_id: str, details: Mapping[str, Any] | None = None
+) -> NewActivity:
+    """Return the entry for a change that a store made. ``details`` must not contain a secret."""
     actor_type, actor = acting.actor()
     if acting.api_key and actor_type != "api_key":
         details = {**(details or {}), "api_key": acting.api_key}
-    activity = NewActivity(
+    return NewActivity(
         action=action,
         actor_type=actor_type,
         actor=actor,
@@ -219,25 +225,24 @@ async def log_change(
         details=details or {},
         address=acting.address or "",
     )
-    await LOG.append_all(connection, scope, [activity])
 
 
 class Audited:
-    """Mixin of record stores whose changes are logged: ``class AsyncProviders(Audited, AsyncRecords[...])``.
+    """Mixin of record stores and grant stores whose changes are logged: ``class AsyncProviders(Audited, AsyncRecords[...])``.
 
-    An entry names the record, the action (``provider.created``, ``.changed``, ``.deleted`` or ``.restored``) and, for a change,
-    the fields that changed; it never contains their values.
+    An entry names the record, the action, and the fields that were changed or revealed; it never contains their values. The
+    actions are ``provider.created``, ``.changed``, ``.deleted``, ``.restored`` and ``.revealed``, and of a grant ``.granted``
+    and ``.revoked``.
     """
 
-    noun: ClassVar[str]
-    declared: ClassVar[Declaration[Any]]
     _scope: scopes.Scope
+    _subject: Callable[[Any], tuple[str, Sequence[str]]]
 
     async def _on_change(
         self, connection: Connection, acting: ActorContext, action: str, row: Any, fields: Sequence[str]
     ) -> None:
-        kind = self.noun.replace(" ", "_").lower()
-        subject = "/".join(str(getattr(row, field.name)) for field in self.declared.key)
-        subject = text.cut(subject, self._scope.limits.key_bytes)  # a composite key can be longer than one name
+        noun, key = self._subject(row)
+        kind = noun.replace(" ", "_").lower()
+        subject = text.cut("/".join(key), self._scope.limits.key_bytes)  # a composite key can be longer than one name
         details = {"fields": list(fields)} if fields else {}
         await log_change(connection, self._scope, acting, f"{kind}.{action}", kind, subject, details)
