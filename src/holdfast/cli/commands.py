@@ -14,15 +14,18 @@ from holdfast.errors import HoldfastError
 from .output import one_line, print_line
 
 _COMMANDS = {
+    "agent-overrides": "registry.agent_overrides",
     "agents": "registry.agents",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
+    "context-files": "context_files.context_files",
     "doctor": "doctor.doctor",
     "export": "bundles.export",
     "import": "imports.imports",
     "keys": "keys.keys",
     "migrate": "migrate.migrate",
+    "profiles": "registry.profiles",
     "retention": "retention.retention",
     "runs": "runs.runs",
     "secrets": "secrets.secrets",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    agent_context,
     conversation,
     execution,
     keys,
@@ -29,6 +30,7 @@ OPERATIONS: list[Operation] = [
         keys,
         sessions,
         messages,
+        agent_context,
         streaming,
         shares,
         pending,
@@ -40,6 +42,7 @@ OPERATIONS: list[Operation] = [
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
+    *agent_context.ROUTES,
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
