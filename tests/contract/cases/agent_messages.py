@@ -119,6 +119,13 @@ async def a_log_keeps_its_order_when_its_times_do_not(world: World) -> None:
     assert texts(await since(since=start + timedelta(seconds=60))) == ["between", "back", "ahead"]
     assert texts(await since(since=start + timedelta(seconds=61))) == ["between"]
     assert await since(since=start + timedelta(seconds=91)) == []
+    world.clock.advance(200)
+    await say(acme, two, "ahead")
+    await acme.branches.switch(two, (await acme.branches.fork(two, at=2)).number)
+    world.clock.advance(-150)
+    await say(acme, two, "back, on a branch")
+    assert await merged(acme, "a", start + timedelta(seconds=200)) == []
+    assert await since(since=start + timedelta(seconds=200)) == [], "the beginning of the branch counts as old, too"
 
 
 @contract()
@@ -182,8 +189,8 @@ async def a_list_is_filtered_and_limited(world: World) -> None:
     one, two = [(await acme.sessions.create(agent="a")).id for _ in range(2)]
     for number in range(3):
         world.clock.advance(1)
-        await acme.messages.append(one, role="user", content="x" * 100, metadata={"n": number})
-        await acme.messages.append(two, role="assistant", content="y" * 100, metadata={"n": number})
+        for session, role in ((one, "user"), (two, "assistant"), (one, "assistant")):
+            await acme.messages.append(session, role=role, content="x" * 100, metadata={"n": number})
     with raises(LimitExceeded, limit="list_rows"):
         await acme.agent_messages.list("a")
     by_user = await acme.agent_messages.list("a", where=[column("role").eq("user")])

@@ -12,7 +12,7 @@ from ....errors import Conflict
 from ....ids import parse as parse_id
 from ...objects.activity import log_change
 from . import states
-from .states import FINAL, dequeue, lock_run, run_not_found, run_of
+from .states import FINAL, lock_run, run_not_found, run_of
 
 queries = Queries(__package__, "deletion.sql")
 
@@ -37,7 +37,6 @@ async def delete(connection: Connection, scope: Scope, acting: ActorContext, run
     for dependent in scope.session_dependents:
         await dependent.purge_run(connection, scope, run.id)
     await queries.run_all("delete_", connection, params)
-    await dequeue(connection, scope, [run.id])
     details: dict[str, Any] = {"session_id": run.session_id, "agent": run.agent, "status": run.status}
     await log_change(connection, scope, acting, "run.deleted", "run", run.id, details)
 
