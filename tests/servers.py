@@ -241,7 +241,7 @@ class PostgresServer(Server):
             lines = path.read_text().splitlines()
         except FileNotFoundError:  # not created yet, or just removed by a restarting server
             lines = []
-        # A file left behind by one that was killed says "ready" too.
+        # A file left by a killed server contains "ready" too.
         mine = bool(lines) and self._process is not None and lines[0] == str(self._process.pid)
         return mine and len(lines) > 7 and lines[7].strip() == "ready"
 

@@ -14,7 +14,7 @@ _FILES = "/agents/a/context-files"
 
 @pytest.fixture
 def agent(v1: V1Client) -> str:
-    v1.good("PUT", "/agents/a", {"name": "A", "agent_type": "predefined"})
+    v1.good("PUT", "/agents/a", {"agent_type": "predefined"})
     return "a"
 
 

@@ -232,7 +232,7 @@ def test_merged_contacts_are_one_until_they_are_unmerged(v1: V1Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("search=ADA", ["ada", "adam"]),
         ("search=%25", []),
@@ -242,11 +242,11 @@ def test_merged_contacts_are_one_until_they_are_unmerged(v1: V1Client) -> None:
         (where({"op": "eq", "column": "display_name", "value": "eve"}), ["eve"]),
     ],
 )
-def test_contacts_are_counted_with_the_same_filters(v1: V1Client, query: str, found: list[str]) -> None:
+def test_contacts_are_counted_with_the_same_filters(v1: V1Client, query: str, expected: list[str]) -> None:
     for name, channel, kind in (("ada", "tg", "user"), ("adam", "dc", "user"), ("eve", "tg", "group")):
         v1.good("PUT", f"/contacts/by-sender/{channel}/{name}", {"display_name": name, "peer_kind": kind})
-    assert sorted(row["sender_id"] for row in pages(v1, f"/contacts?{query}", 1)) == found
-    assert v1.good("GET", f"/contacts/count?{query}")["count"] == len(found)
+    assert sorted(row["sender_id"] for row in pages(v1, f"/contacts?{query}", 1)) == expected
+    assert v1.good("GET", f"/contacts/count?{query}")["count"] == len(expected)
 
 
 # Feedback

@@ -105,22 +105,22 @@ BODIES: dict[str, dict[str, Any]] = {
 """Minimal bodies."""
 
 
-def path_of(each: Operation, tenant: str = "acme", **parts: str) -> str:
+def path_of(operation: Operation, tenant: str = "acme", **parts: str) -> str:
     """Return the path of an operation with its required query, for objects that do not exist."""
     usual = {"tenant": tenant, "number": "7", "iteration": "7"}
-    path = _IN_PATH.sub(lambda part: {**usual, **parts}.get(part[1]) or str(uuid4()), each.path)
-    query = QUERIES.get(each.function.__name__)
+    path = _IN_PATH.sub(lambda part: {**usual, **parts}.get(part[1]) or str(uuid4()), operation.path)
+    query = QUERIES.get(operation.function.__name__)
     return f"{path}?{query}" if query else path
 
 
-def minimal_body(each: Operation) -> dict[str, Any] | None:
+def minimal_body(operation: Operation) -> dict[str, Any] | None:
     """Return the minimal body of an operation."""
-    return BODIES.get(each.function.__name__, {}) if each.has_body and not each.takes_upload else None
+    return BODIES.get(operation.function.__name__, {}) if operation.has_body and not operation.takes_upload else None
 
 
-def with_query(each: Operation, query: str) -> str:
+def with_query(operation: Operation, query: str) -> str:
     """Return the path of an operation with another query parameter."""
-    at = path_of(each)
+    at = path_of(operation)
     return f"{at}{'&' if '?' in at else '?'}{query}"
 
 

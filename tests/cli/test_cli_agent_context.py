@@ -19,7 +19,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", path)
     monkeypatch.setenv("HOLDFAST_TENANT", "acme")
     with Holdfast(path) as hf:
-        hf.tenant("acme").agents.create(NewAgent(name="Bot", id="bot", agent_type="predefined"))
+        hf.tenant("acme").agents.create(NewAgent("bot", agent_type="predefined"))
     return path
 
 

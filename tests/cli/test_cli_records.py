@@ -21,7 +21,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", path)
     monkeypatch.setenv("HOLDFAST_TENANT", "acme")
     with Holdfast(path, encryption_key=key) as hf:
-        hf.tenant("acme").agents.create(NewAgent(name="Helper", id="helper"))
+        hf.tenant("acme").agents.create(NewAgent("helper", display_name="Helper"))
     return path
 
 

@@ -160,7 +160,9 @@ def on_metadata(draw: st.DrawFn) -> Filter:
     op = draw(st.sampled_from(["eq", "ne", "in", "contains", *COMPARED]))
     if op == "in":
         return Filter("in", draw(st.lists(scalar, max_size=3)), meta=key)
-    return Filter(op, draw(scalar.filter(lambda each: op not in COMPARED or kind(each) in ("number", "str"))), meta=key)  # type: ignore[arg-type]
+    return Filter(
+        op, draw(scalar.filter(lambda value: op not in COMPARED or kind(value) in ("number", "str"))), meta=key
+    )  # type: ignore[arg-type]
 
 
 def fits(row: Values, f: Filter) -> bool:
@@ -235,7 +237,7 @@ def test_a_time_is_the_same_in_every_zone(answers: Callable[..., list[int]]) -> 
         (None, "where"),
     ],
 )
-@pytest.mark.parametrize("dialect", list(Dialect), ids=lambda each: each.value)
+@pytest.mark.parametrize("dialect", list(Dialect), ids=lambda value: value.value)
 def test_invalid_filters_are_rejected_for_both_engines(f: Any, field: str, dialect: Dialect) -> None:
     with raises(InvalidFilter, field=field) as caught:
         TABLE.compile([f], {}, dialect, Limits())
@@ -243,7 +245,7 @@ def test_invalid_filters_are_rejected_for_both_engines(f: Any, field: str, diale
 
 
 @pytest.mark.parametrize(
-    "filters", ["name", b"name", {"name": 1}, 7, None, {1}, iter([])], ids=lambda each: type(each).__name__
+    "filters", ["name", b"name", {"name": 1}, 7, None, {1}, iter([])], ids=lambda value: type(value).__name__
 )
 def test_filters_must_be_a_list(filters: Any) -> None:
     if isinstance(filters, bytes):

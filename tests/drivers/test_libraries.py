@@ -22,7 +22,7 @@ from holdfast.errors import InvalidInput, ReadOnly, SchemaMismatch, Unavailable
 from tests.drivers.callers import SQLITE_LEGS, Leg, done, leg
 from tests.errors import raises
 
-JOINED = [pytest.param(each, id=each.name) for each in SQLITE_LEGS]
+JOINED = [pytest.param(item, id=item.name) for item in SQLITE_LEGS]
 
 
 @pytest.mark.parametrize("leg", JOINED)

@@ -22,7 +22,7 @@ from tests.drivers.callers import LEGS, Leg, done, joined, leg
 
 WRITERS, EACH = 5, 4
 ASYNCHRONOUS = [
-    pytest.param(each, id=each.name) for each in LEGS if each.asynchronous and "SQLAlchemy" not in each.name
+    pytest.param(item, id=item.name) for item in LEGS if item.asynchronous and "SQLAlchemy" not in item.name
 ]
 
 
@@ -158,7 +158,7 @@ def test_a_task_cancelled_at_any_moment_leaves_the_connection_usable(
             last = await acme.messages.append(session.id, role="user", content="last")
             if inside or caller.needs_transaction:
                 await caller.commit()
-            # Whatever was acknowledged since is there for everybody: no transaction was left open around it.
+            # Every write acknowledged since is visible to others: no transaction was left open.
             session = await stage.tenant().sessions.get(session.id)
             history = await stage.tenant().messages.list(session.id)
             assert session.message_count == len(history) == last.seq

@@ -122,12 +122,12 @@ def main() -> None:
         SpeakingWorker(hf, name, effect).work(tenants)
 
 
-def start_runs(hf: Holdfast, tenants: Iterable[str], each: int) -> list[tuple[str, Run]]:
+def start_runs(hf: Holdfast, tenants: Iterable[str], count: int) -> list[tuple[str, Run]]:
     """Start runs that do not fail."""
     made = []
     for tenant in tenants:
         handle = hf.tenant(tenant)
-        for _ in range(each):
+        for _ in range(count):
             session = handle.sessions.create(agent="tester")
             made.append((tenant, handle.runs.start(session.id, max_attempts=10_000)))
     return made

@@ -163,7 +163,7 @@ def test_sessions_are_compacted_concurrently(hf: Holdfast) -> None:
     for session in sessions:
         acme.messages.append_many(session, [NewMessage(role="user", content="word " * 50) for _ in range(12)])
     with ThreadPoolExecutor(THREADS) as pool:
-        events = list(pool.map(lambda each: acme.compactions.compact(each, POLICY, summary="s"), sessions))
+        events = list(pool.map(lambda session: acme.compactions.compact(session, POLICY, summary="s"), sessions))
         list(pool.map(lambda event: acme.compactions.rollback(event.id), events))
     for session in sessions:
         check_counters(acme, session)

@@ -146,7 +146,7 @@ BY_ID = [
 ]
 
 
-@pytest.mark.parametrize(("queries", "name"), BY_ID, ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(("queries", "name"), BY_ID, ids=lambda item: item if isinstance(item, str) else "")
 def test_a_run_is_found_by_its_primary_key(sqlite: Any, queries: Any, name: str) -> None:
     actual = plan(sqlite, queries.by_name[name].statement(Dialect.SQLITE))
     assert "USING PRIMARY KEY (tenant_id=? AND id=?)" in actual or "PRIMARY KEY (tenant_id=? AND id=?)" in actual

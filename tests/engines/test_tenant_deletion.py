@@ -72,7 +72,7 @@ def fill(hf: Holdfast, tenant: str) -> str:
         acme.messages.append_many(session, [NewMessage(role="user", content=f"word {n}") for n in range(5)])
         acme.runs.start(agent="helper", session_id=session)
     acme.messages.search("word")
-    acme.agents.create(NewAgent(name="helper"))
+    acme.agents.create(NewAgent("helper"))
     acme.checkpoints.put("thread", id="1", state=b"state")
     acme.activity.record("something", actor="ada")
     return session
@@ -109,7 +109,7 @@ def refused(acme: Any, session: str) -> None:
     writes: list[Callable[[], Any]] = [
         acme.sessions.create,
         lambda: acme.messages.append(session, role="user", content="late"),
-        lambda: acme.agents.create(NewAgent(name="other")),
+        lambda: acme.agents.create(NewAgent("other")),
         lambda: acme.activity.record("late", actor="ada"),
     ]
     for write in writes:

@@ -198,7 +198,7 @@ class Writers:
 
 
 def _say(line: Line) -> None:
-    # One write of less than a page is never mixed with another's, and a killed process has said it or not.
+    # A write of less than a page is atomic, so a killed process has written a whole line or none.
     os.write(1, msgspec.json.encode(line) + b"\n")
 
 

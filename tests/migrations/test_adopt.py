@@ -162,12 +162,12 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("there", "instead", "says"), OTHERS)
-def test_another_definition_is_refused_on_sqlite(there: str, instead: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("original", "instead", "says"), OTHERS)
+def test_another_definition_is_refused_on_sqlite(original: str, instead: str, says: str, tmp_path: Path) -> None:
     script = migration_sql("sqlite")
-    assert there in script
+    assert original in script
     place = Place("sqlite", str(tmp_path / "a.db"))
-    place.execute(script.replace(there, instead, 1))
+    place.execute(script.replace(original, instead, 1))
     assert says in place.refused()
 
 

@@ -88,7 +88,7 @@ def test_compaction_history(guide: Guide) -> None:
     first = rows[1]
     assert (first["strategy"], first["summary_content"], first["model_used"]) == ("summarization", "first", "small")
     assert (first["messages_removed"], first["original_tokens"]) == (4, 6 * 70)
-    assert first["preserved_message_ids"] == [each.id for each in guide.made[4:]]
+    assert first["preserved_message_ids"] == [row.id for row in guide.made[4:]]
 
 
 def test_archived_rows_can_be_read_as_json(guide: Guide) -> None:
@@ -96,9 +96,9 @@ def test_archived_rows_can_be_read_as_json(guide: Guide) -> None:
         "SELECT original_message FROM message_archive WHERE compaction_event_id = $1 ORDER BY seq", guide.first.id
     )
     originals = [row["original_message"] for row in rows]
-    assert [each["content"] for each in originals] == [each.content for each in guide.made[:4]]
-    assert [each["metadata"] for each in originals] == [{"n": n} for n in range(4)]
-    assert {each["session_id"] for each in originals} == {guide.session}
+    assert [row["content"] for row in originals] == [row.content for row in guide.made[:4]]
+    assert [row["metadata"] for row in originals] == [{"n": n} for n in range(4)]
+    assert {row["session_id"] for row in originals} == {guide.session}
     found = guide.type("""SELECT id FROM message_archive WHERE original_message @> '{"metadata": {"n": 2}}'""")
     assert guide.made[2].id in {str(row["id"]) for row in found}
 
@@ -145,7 +145,7 @@ def test_saved_tokens_can_be_summed(guide: Guide) -> None:
     )
     events = guide.acme.compactions.history(guide.session)
     assert (row["strategy"], row["events"]) == ("summarization", 2)
-    assert row["saved"] == sum(each.original_tokens - each.compacted_tokens for each in events)
+    assert row["saved"] == sum(item.original_tokens - item.compacted_tokens for item in events)
 
 
 def test_a_policy_is_for_a_session_or_an_agent_and_nothing_else(guide: Guide) -> None:

@@ -99,9 +99,9 @@ def awake_at_any_time(run: Any, *, is_visible: bool, now_us: int) -> Any:
 REAL_JUDGE = leases.judge
 
 
-def begun_whatever_it_is(there: Any, new: Any, *, epoch: int, now_us: int) -> bool:
+def begun_whatever_it_is(existing: Any, new: Any, *, epoch: int, now_us: int) -> bool:
     """A ledger that lets any call be made again."""
-    return bool(there.status in ledger.OPEN_STATUSES)
+    return bool(existing.status in ledger.OPEN_STATUSES)
 
 
 class AnswersFirst(SimulatedEngine):

@@ -53,12 +53,14 @@ class AgentRecords(Scenario):
         for id in self.kept[first::2]:
             await self.make(process, id)
             existing = await process.insist(lambda id=id: process.tenant("acme").agents.get(id))
-            if existing.name == id:
+            if existing.display_name == id:
                 await self.rename(process, id, existing.version)
         await self.make(process, f"doomed-{first}")
-        await process.insist(lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", name="x")))
+        await process.insist(
+            lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", display_name="x"))
+        )
         await process.insist(lambda: process.tenant("acme").agents.delete(f"doomed-{first}"))
-        assert await process.insist(lambda: process.tenant("acme").agents.find(f"doomed-{first}")) is None
+        assert await process.insist(lambda: process.tenant("acme").agents.by_ids([f"doomed-{first}"])) == []
         listed = await process.insist(process.tenant("acme").agents.list)
         assert {*self.kept[first::2]} <= {agent.id for agent in listed}
         self.done.add(process.name)
@@ -66,7 +68,9 @@ class AgentRecords(Scenario):
     async def make(self, process: Process, id: str) -> None:
         try:
             await process.insist(
-                lambda: process.tenant("acme").agents.create(NewAgent(name=id, id=id, tags=["all"], system="be kind"))
+                lambda: process.tenant("acme").agents.create(
+                    NewAgent(id=id, display_name=id, tags=["all"], system="be kind")
+                )
             )
         except AlreadyExists:
             process.say(f"finds {id} there, from a try whose answer was lost")
@@ -75,14 +79,14 @@ class AgentRecords(Scenario):
         try:
             await process.insist(
                 lambda: process.tenant("acme").agents.update(
-                    id, change=AgentChange(name=f"{id} renamed"), version=version
+                    id, change=AgentChange(display_name=f"{id} renamed"), version=version
                 )
             )
         except Conflict:
             process.say(f"finds {id} renamed, by a try whose answer was lost")
 
     def finished(self, observer: Observer) -> bool:
-        names = observer.select("SELECT id, name FROM agents ORDER BY id")
+        names = observer.select("SELECT id, display_name FROM agents WHERE deleted_at IS NULL ORDER BY id")
         return names == [(id, f"{id} renamed") for id in self.kept] and {"first", "second"} <= self.done
 
 

@@ -47,7 +47,7 @@ def test_recently_written_files_are_read_again(small: World, tree: Path, monkeyp
     key = next(iter(small.acme.workspaces._async._scope.shared["workspaces"]))
     pictures = small.acme.workspaces._async._scope.shared["workspaces"]
     assert not pictures[key].stats, "all files were written recently"
-    # What a clock that stands still would show: another content, and the same of everything that is looked at.
+    # With a stopped clock, the content changes and every examined field stays the same.
     before = safe_open.stat_of(os.lstat(tree / "README.md"))
     (tree / "README.md").write_bytes(b"# B tree\n")
     monkeypatch.setattr(safe_open, "stat_of", _frozen(safe_open.stat_of, before))

@@ -170,7 +170,9 @@ class _Routes:
                 raise errors.NotFound(f"{self._noun} {key!r} does not exist", noun=self._noun, key=key)
             return row
 
-        path = f"{self._path}/by-{'-and-'.join(in_path)}/{'/'.join(f'{{{name}}}' for name in in_path)}"
+        # Where a key is any text, "by-name" could be a key.
+        prefix = f"{self._path}/" if self._first.kind == "id" else f"{self._path.removesuffix('s')}-"
+        path = f"{prefix}by-{'-and-'.join(in_path)}/{'/'.join(f'{{{name}}}' for name in in_path)}"
         parameters: Arguments = {name: (str, self._declared.defaults.get(name, UNSET)) for name in names}
         summary = f"Find {self._a_noun} by its {' and '.join(names)}; 404 if it does not exist."
         return self._operation(

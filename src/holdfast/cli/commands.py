@@ -15,7 +15,7 @@ from .output import one_line, print_line
 
 _COMMANDS = {
     "agent-overrides": "registry.agent_overrides",
-    "agents": "registry.agents",
+    "agents": "agents.agents",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
@@ -25,7 +25,10 @@ _COMMANDS = {
     "import": "imports.imports",
     "keys": "keys.keys",
     "migrate": "migrate.migrate",
+    "models": "registry.models",
+    "pairing": "pairing.pairing",
     "profiles": "registry.profiles",
+    "providers": "registry.providers",
     "retention": "retention.retention",
     "runs": "runs.runs",
     "secrets": "secrets.secrets",

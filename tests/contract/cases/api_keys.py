@@ -158,7 +158,7 @@ async def keys_are_listed_oldest_first_for_all_tenants_or_one(world: World) -> N
     kept = [(await made(world, tenant=tenant))[1] for tenant in ("acme", "", "zenith", "acme")]
     assert await world.api_keys.list() == before + kept
     assert await world.api_keys.list(tenant="acme") == [kept[0], kept[3]]
-    assert [each for each in await world.api_keys.list(tenant="") if each in kept] == [kept[1]]
+    assert [item for item in await world.api_keys.list(tenant="") if item in kept] == [kept[1]]
     page = await world.api_keys.list(tenant="acme", limit=1)
     assert (page, page.next is None) == ([kept[0]], False)
     rest = await world.api_keys.list(tenant="acme", limit=1, cursor=page.next)

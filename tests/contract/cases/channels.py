@@ -13,7 +13,7 @@ from tests.contract.cases.world import World
 
 @contract()
 async def credentials_are_merged_and_never_shown(world: World) -> None:
-    await world.tenant().agents.create(NewAgent("Ada", id="ada"))
+    await world.tenant().agents.create(NewAgent("ada", display_name="Ada"))
     channels = world.tenant().channels
     created = await channels.create(
         NewChannelInstance("bot", "telegram", "ada", credentials=Secret({"token": "t0ken"}))

@@ -25,8 +25,8 @@ FILES = ("BOOTSTRAP.md", "SOUL.md", USER_FILE)
 async def agents(world: World) -> AsyncTenantHandle:
     """Return a tenant with an agent of each type."""
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id=OPEN, agent_type="open"))
-    await acme.agents.create(NewAgent("Bot", id=PREDEFINED, agent_type="predefined"))
+    await acme.agents.create(NewAgent(OPEN, agent_type="open"))
+    await acme.agents.create(NewAgent(PREDEFINED, agent_type="predefined"))
     return acme
 
 
@@ -154,7 +154,7 @@ async def a_new_user_gets_the_templates_that_are_missing(world: World) -> None:
 async def a_template_is_copied_over_the_copies_that_exist(world: World) -> None:
     acme = await with_templates(world)
     files, zenith = acme.context_files, world.tenant("zenith")
-    await zenith.agents.create(NewAgent("Ada", id=OPEN))
+    await zenith.agents.create(NewAgent(OPEN))
     for user in ("u1", "u2", "u3", "u4", "u5"):
         for agent in (OPEN, PREDEFINED):
             await files.set(agent, USER_FILE, f"of {user}", user=user)
@@ -263,15 +263,25 @@ async def changes_of_files_are_logged_without_their_content(world: World) -> Non
 
 
 @contract()
-async def the_files_of_an_agent_go_with_it(world: World) -> None:
+async def the_files_of_a_deleted_agent_are_hidden_and_return_with_it(world: World) -> None:
     acme = await with_templates(world)
     await acme.context_files.set(OPEN, "SOUL.md", "mine", user="u1")
-    others = await acme.context_files.list(PREDEFINED)
+    files = acme.context_files
+    before, others = await files.list(OPEN, user="u1"), await files.list(PREDEFINED)
     await acme.agents.delete(OPEN)
-    assert await acme.context_files.find(OPEN, "SOUL.md", user="u1") is None
-    with raises(NotFound, noun="agent"):
-        await acme.context_files.list(OPEN, user="u1")
-    assert await acme.context_files.list(PREDEFINED) == others
+    assert await files.find(OPEN, "SOUL.md", user="u1") is None
+    for call in (
+        partial(files.list, OPEN, user="u1"),
+        partial(files.set, OPEN, "SOUL.md", "x"),
+        partial(files.delete, OPEN, "SOUL.md"),
+        partial(files.seed, OPEN, "u2"),
+        partial(files.propagate, OPEN, "SOUL.md"),
+    ):
+        with raises(NotFound, noun="agent", key=OPEN):
+            await call()
+    assert await files.list(PREDEFINED) == others
+    await acme.agents.restore(OPEN)
+    assert await files.list(OPEN, user="u1") == before
 
 
 @contract("concurrency", limits=Limits(context_files=3))

@@ -19,7 +19,7 @@ from tests.contract.cases.world import World, flat, raises
 @contract()
 async def the_first_contact_creates_a_profile_and_its_workspace_stays(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada"))
     first = await acme.profiles.get_or_create("ada", "u1", workspace="/srv/ws/", channel="telegram")
     now = from_us(world.clock.now_us())
     assert first == Visit(Profile("ada", "u1", "/srv/ws/telegram", {}, 1, now, now, now), created=True)
@@ -38,15 +38,21 @@ async def the_first_contact_creates_a_profile_and_its_workspace_stays(world: Wor
     assert not (await acme.profiles.get_or_create("ada", "u4")).created
     await acme.profiles.delete("ada", "u1")
     assert (await acme.profiles.get_or_create("ada", "u1")).created
+    before = await acme.profiles.users("ada")
     await acme.agents.delete("ada")
     assert await acme.profiles.list() == []
+    for call in (acme.profiles.users, partial(acme.profiles.get_or_create, user="u1")):
+        with raises(NotFound, noun="agent", key="ada"):
+            await call("ada")
+    await acme.agents.restore("ada")
+    assert await acme.profiles.users("ada") == before
 
 
 @contract()
 async def a_contact_with_an_unknown_agent_or_an_unsafe_channel_is_refused(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id="ada"))
-    await world.tenant("zenith").agents.create(NewAgent("Zoe", id="zoe"))
+    await acme.agents.create(NewAgent("ada"))
+    await world.tenant("zenith").agents.create(NewAgent("zoe"))
     for agent in ("unknown", "zoe"):
         with raises(NotFound, noun="agent", key=agent):
             await acme.profiles.get_or_create(agent, "u1")
@@ -66,7 +72,7 @@ async def a_contact_with_an_unknown_agent_or_an_unsafe_channel_is_refused(world:
 @contract()
 async def a_new_user_gets_context_files_in_the_same_transaction(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada"))
     await acme.context_files.set("ada", "BOOTSTRAP.md", "hello")
     assert (await acme.profiles.get_or_create("ada", "u1", seed=True)).created
     assert (await acme.context_files.get("ada", "BOOTSTRAP.md", user="u1")).user == "u1"
@@ -80,8 +86,8 @@ async def a_new_user_gets_context_files_in_the_same_transaction(world: World) ->
 @contract(limits=Limits(list_rows=4))
 async def the_users_of_an_agent_are_listed_with_their_files(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id="ada"))
-    await acme.agents.create(NewAgent("Bob", id="bob"))
+    await acme.agents.create(NewAgent("ada"))
+    await acme.agents.create(NewAgent("bob"))
     assert await acme.profiles.users("ada") == []
     for place, user in enumerate(("u1", "u2", "u3", "u4")):
         world.clock.advance(place % 2)  # some were seen at the same time
@@ -113,7 +119,7 @@ async def the_users_of_an_agent_are_listed_with_their_files(world: World) -> Non
 @contract()
 async def only_the_first_contact_is_logged(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada"))
     before = await acme.activity.count()
     with acme.acting(user="u1"):
         for _ in range(3):
@@ -126,7 +132,7 @@ async def only_the_first_contact_is_logged(world: World) -> None:
 @contract("concurrency")
 async def of_concurrent_first_contacts_one_has_created_the_profile(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent("Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada"))
     await acme.context_files.set("ada", "SOUL.md", "hello")
     contact = partial(acme.profiles.get_or_create, "ada", "u1", seed=True)
     visits = await world.together(*[partial(contact, workspace=f"/{number}") for number in range(8)])

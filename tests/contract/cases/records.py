@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
+from holdfast.core.records.fields import Field, References
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.limits import Limits
 from holdfast.stores.objects.activity import Audited
 from tests.contract.cases.record_promises import PROMISES, Kit, values_over_a_limit_or_of_another_type_are_rejected
-from tests.contract.cases.record_samples import Samples, create_referenced, given, record_stores
+from tests.contract.cases.record_samples import Samples, create_referenced, given, record_stores, referenced_store
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
@@ -64,25 +66,62 @@ async def every_record_store_rejects_values_over_a_limit(world: World) -> None:
         await values_over_a_limit_or_of_another_type_are_rejected(kit)
 
 
+async def _not_live(world: World, tenant: Any, field: Field) -> list[str]:
+    """Return the keys of a record that does not exist, one that is deleted, and one of another tenant."""
+    name, kind = referenced_store(field)
+    samples, other = Samples(kind), world.tenant(f"{tenant.name}, other")
+    records = getattr(tenant, name)
+    await create_referenced(tenant, kind)
+    deleted = await records.create(samples.new(77))
+    await records.delete(*samples.key(deleted))
+    await create_referenced(other, kind)
+    foreign = await getattr(other, name).create(samples.new(78))
+    missing = uuid_of("missing") if field.kind == "id" else "missing"
+    return [missing, samples.key(deleted)[0], samples.key(foreign)[0]]
+
+
 @contract()
 async def a_reference_to_a_record_that_does_not_exist_is_refused(world: World) -> None:
     for kit in await _kits(world, "references"):
         for field in kit.declared.references:
-            missing = uuid_of("missing") if field.kind == "id" else "missing"
-            foreign = kit.samples.new(1, **{field.name: missing})
-            with raises(NotFound, key=missing):
-                await kit.store.create(foreign)
-            with raises(NotFound, key=missing):
-                await kit.store.upsert(foreign)
-            assert await kit.store.count() == 0
             created = await kit.store.create(kit.samples.new())
-            if field in kit.declared.editable:
+            for missing in await _not_live(world, world.tenant(kit.tenant), field):
+                foreign = kit.samples.new(2, **{field.name: missing})
                 with raises(NotFound, key=missing):
-                    await kit.store.update(
-                        *kit.samples.key(created), change=kit.kind.change_type(**{field.name: missing})
-                    )
-                assert await kit.store.get(*kit.samples.key(created)) == created
+                    await kit.store.create(foreign)
+                with raises(NotFound, key=missing):
+                    await kit.store.upsert(foreign)
+                if field in kit.declared.editable:
+                    change = kit.kind.change_type(**{field.name: missing})
+                    with raises(NotFound, key=missing):
+                        await kit.store.update(*kit.samples.key(created), change=change)
+            assert await kit.store.list() == [created]
             await kit.store.delete(*kit.samples.key(created))
+
+
+@contract()
+async def records_of_a_deleted_record_are_hidden_and_return_with_it(world: World) -> None:
+    kits = [kit for kit in await _kits(world, "hidden") if any(map(_live, kit.declared.references))]
+    assert kits
+    for kit in kits:
+        row, other = await kit.store.create(kit.samples.new(1)), await kit.store.create(kit.samples.new(2))
+        key = kit.samples.key(row)
+        for field in filter(_live, kit.declared.references):
+            target = getattr(world.tenant(kit.tenant), referenced_store(field)[0])
+            await target.delete(getattr(row, field.name))
+            assert await kit.store.list() == [other], (kit.kind.noun, field.name)
+            assert await kit.store.find(*kit.samples.name(row)) is None
+            for call in (kit.store.get, kit.store.delete, partial(kit.store.update, change=kit.samples.change())):
+                with raises(NotFound):
+                    await call(*key)
+            await target.restore(getattr(row, field.name))
+            assert await kit.store.get(*key) == row
+
+
+def _live(field: Field) -> str:
+    """Return the condition of the live records that a field may name."""
+    live: str = field.marker(References).live
+    return live
 
 
 @contract()

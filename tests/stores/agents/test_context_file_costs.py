@@ -25,7 +25,7 @@ def holdfast() -> Iterator[Holdfast]:
 def filled(hf: Holdfast, users: int) -> TenantHandle:
     """Return a tenant with an agent and so many users who have copies of its files."""
     acme = hf.tenant("acme")
-    acme.agents.create(NewAgent("Ada", id="ada"))
+    acme.agents.create(NewAgent("ada"))
     for name in ("SOUL.md", "USER.md"):
         acme.context_files.set("ada", name, "template")
     for number in range(users):

@@ -56,7 +56,7 @@ def run_json(database: str, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("found", "line"),
+    ("findings", "line"),
     [
         ({"orphan_packs": ["a", "b"]}, "2 packs are not referenced: a, b"),
         ({"unsealed_packs": ["a"]}, "1 packs were left by an interrupted write: a"),
@@ -69,8 +69,8 @@ def run_json(database: str, *arguments: str) -> Any:
     ],
     ids=lambda options: next(iter(options)) if isinstance(options, dict) else "",
 )
-def test_each_finding_is_printed_on_its_own_line(found: dict[str, Any], line: str) -> None:
-    assert [text for text in doctor._lines(DiagnosticReport(**found)) if text] == [line]
+def test_each_finding_is_printed_on_its_own_line(findings: dict[str, Any], line: str) -> None:
+    assert [text for text in doctor._lines(DiagnosticReport(**findings)) if text] == [line]
 
 
 def test_a_report_without_findings_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

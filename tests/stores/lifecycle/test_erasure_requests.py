@@ -339,7 +339,7 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("answer", "expected"),
     [
         (None, []), ([], []), ({}, []),
         ([("s", [("1-0", {"a": "b"})])], [("s", [("1-0", {"a": "b"})])]),
@@ -347,8 +347,8 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
         ({"s": []}, [("s", [])]),
     ],
 )  # fmt: skip
-def test_redis_answers_are_read_in_both_protocols(found: Any, expected: Any) -> None:
-    assert list(_by_stream(found)) == expected
+def test_redis_answers_are_read_in_both_protocols(answer: Any, expected: Any) -> None:
+    assert list(_by_stream(answer)) == expected
 
 
 def test_tenants_that_cannot_be_erased_yet_do_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from ..operations import Operation, collect
 from . import (
     a2a,
     agent_context,
+    config,
     conversation,
     execution,
     keys,
@@ -38,6 +39,7 @@ OPERATIONS: list[Operation] = [
         snapshots,
         objects,
         a2a,
+        config,
         platform,
     ),
     *conversation.ROUTES,
@@ -46,6 +48,7 @@ OPERATIONS: list[Operation] = [
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
+    *config.ROUTES,
     *platform.ROUTES,
 ]
 """All operations of the server."""

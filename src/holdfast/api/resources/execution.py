@@ -7,7 +7,6 @@ from holdfast.types import (
     AsyncAgents,
     AsyncAgentShares,
     AsyncBlocks,
-    AsyncChannels,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
@@ -36,6 +35,16 @@ ROUTES = [
     # Agents and their blocks
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
     *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
+    route("GET", _A + "/access", "agents", AsyncAgents.access, "get_agent_access"),
+    route("GET", T + "/default-agent", "agents", AsyncAgents.get_default, "get_default_agent", area="agents"),
+    route(
+        "GET",
+        T + "/accessible-agents",
+        "agents",
+        AsyncAgents.list_accessible,
+        "list_accessible_agents",
+        area="agents",
+    ),
     route("GET", _A + "/blocks", "blocks", AsyncBlocks.list, "list_blocks"),
     route("PUT", _A + "/blocks", "blocks", AsyncBlocks.save, "save_blocks", leave_out=["expected"]),
     route("GET", _A + "/blocks/{label}", "blocks", AsyncBlocks.get, "get_block"),
@@ -143,7 +152,6 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/channels", "channels", AsyncChannels),
     *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
     route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

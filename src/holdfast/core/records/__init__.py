@@ -10,6 +10,7 @@ on each store.
 from .fields import (
     AtLeast,
     AtMostOne,
+    DefaultsTo,
     Filterable,
     Key,
     Limited,
@@ -35,6 +36,7 @@ __all__ = [
     "AsyncSoftRecords",
     "AtLeast",
     "AtMostOne",
+    "DefaultsTo",
     "Filterable",
     "Key",
     "Limited",

@@ -113,6 +113,17 @@ class Merged(Struct, frozen=True):
     """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
 
 
+class DefaultsTo(Struct, frozen=True):
+    """The value of the field in a new record that leaves it out: that of another field, or of the actor context.
+
+    The ``New...`` Struct has the default ``UNSET`` for it. Without an actor the field is empty.
+    """
+
+    field: str = ""
+    actor: str = ""
+    """A field of ``ActorContext``, such as ``user``."""
+
+
 class References(Struct, frozen=True):
     """The field names a record of another table, which must exist and be live. An empty text, or ``None``, names none."""
 
@@ -120,7 +131,7 @@ class References(Struct, frozen=True):
     noun: str
     column: str = "id"
     live: str = ""
-    """An SQL condition of live records, such as ``deleted_at IS NULL``."""
+    """An SQL condition of live records, such as ``deleted_at IS NULL``; records that name another one are hidden."""
 
 
 class Metadata(Struct, frozen=True):
@@ -213,10 +224,15 @@ def declare(
     editable = _select(fields, [name for name in change.__struct_fields__ if name not in extra], change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
     missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
+    copied = [fields[field.marker(DefaultsTo).field or field.name] for field in new_fields if field.marker(DefaultsTo)]
     problems = [
         (not key, "has no Key()"),
         (bool(missing), f"has fields that {new.__name__} does not have: {', '.join(missing)}"),
         (any(field in key for field in editable), f"has a key that {change.__name__} would change"),
+        (
+            any(field.marker(DefaultsTo) and field.marker(DefaultsTo).field for field in copied),
+            "has a default that is the default of another field",
+        ),
         (len({name.startswith("-") for name in order}) > 1, "is sorted in ascending and descending order at once"),
     ]
     for wrong, message in problems:

@@ -16,9 +16,9 @@ from ..filters import Filter, FilterColumns
 from ..paging import Page, page, rows_to_read
 from ..registration import register_tenant
 from ..store import reads, writes_with_actor
-from .fields import Field, declare, filter_columns
+from .fields import DefaultsTo, Field, declare, filter_columns
 from .record_rows import R, RecordRows
-from .references import check_references
+from .references import check_references, live_condition
 from .secrets import encrypted_column, merge_changes
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
@@ -43,7 +43,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     order: ClassVar[Sequence[str]] = ()
     """Fields that a list is sorted by instead of the key; with ``-`` before each, in descending order."""
     live: ClassVar[str] = ""
-    """An SQL condition that a record must meet to be visible."""
+    """An SQL condition that a record must meet to be visible, in addition to those of the records that it names."""
     extra: ClassVar[Sequence[str]] = ()
     """Fields of the ``New...`` and ``...Change`` types that are not columns; ``_after_save`` handles them."""
 
@@ -60,7 +60,9 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             return  # not a store, but another base of stores
         cls.declared = declare(row, cls.new_type, cls.change_type, cls.order, cls.extra)
         cls.nouns, cls.a_noun = getattr(cls, "nouns", f"{cls.noun}s"), with_article(cls.noun)
-        cls.queries = GeneratedQueries(cls.table, cls.declared, live=cls.live, soft=cls._soft)
+        conditions = [cls.live, *(live_condition(cls.table, field) for field in cls.declared.references)]
+        live = " AND ".join(condition for condition in conditions if condition)
+        cls.queries = GeneratedQueries(cls.table, cls.declared, live=live, soft=cls._soft)
         cls.filters = filter_columns(cls.declared)
         cls.secrets = {field.column: encrypted_column(cls.table, field, cls.declared) for field in cls.declared.secrets}
 
@@ -74,7 +76,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             AlreadyExists: another record has this key or name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
+        params = self._now(self._new_values(new, acting))
         row = await self._insert(connection, acting, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
@@ -96,7 +98,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             AlreadyExists: another record has this name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
+        params = self._now(self._new_values(new, acting))
         row = await self._insert(connection, acting, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
@@ -238,13 +240,15 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             raise InvalidInput(f"{self.a_noun} is created from {expected}, not from {type(new).__name__}", field="new")
         return self._prepare(new)
 
-    def _new_values(self, new: N) -> dict[str, Any]:
+    def _new_values(self, new: N, acting: ActorContext) -> dict[str, Any]:
         """Return the fields of a new record in their stored form, by column."""
+        given = {field.name: getattr(new, field.name) for field in self.declared.new_fields}
+        given |= {field.name: self._scope.ids.new() for field in self.declared.key if given[field.name] is UNSET}
         values: dict[str, Any] = {}
         for field in self.declared.new_fields:
-            value = getattr(new, field.name)
-            if value is UNSET and field in self.declared.key:
-                value = self._scope.ids.new()
+            value, default = given[field.name], field.marker(DefaultsTo)
+            if value is UNSET and default is not None:
+                value = given[default.field] if default.field else getattr(acting, default.actor) or ""
             elif value is UNSET and field.optional:
                 value = None
             values[field.column] = encode_value(field, value, self._scope.limits, self.noun)

@@ -7,17 +7,16 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.records import AsyncRecords, Filterable, Key, Limited, Metadata, Records, References
+from ...core.records import AsyncRecords, Filterable, Key, Limited, Metadata, Records
 from ...core.rows import Column
 from ..objects.activity import Audited
+from .agent_shares import LIVE_AGENT
 
 
 class AgentOverride(Struct, frozen=True):
     """What an agent uses for one user. An empty provider or model means the agent's own."""
 
-    agent: Annotated[
-        str, Column("agent_id"), Key(), Limited("name_bytes", empty=False), Filterable(), References("agents", "agent")
-    ]
+    agent: Annotated[str, Column("agent_id"), Key(), Limited("name_bytes", empty=False), Filterable(), LIVE_AGENT]
     user: Annotated[str, Column("user_id"), Key(), Limited("name_bytes", empty=False), Filterable()]
     provider: Annotated[str, Limited("name_bytes"), Filterable()]
     model: Annotated[str, Limited("name_bytes"), Filterable()]

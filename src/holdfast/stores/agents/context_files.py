@@ -68,7 +68,7 @@ FILES = OverlayTable(
     level="user",
     noun="context file",
     condition=f"""EXISTS (SELECT 1 FROM agents AS a
-              WHERE a.tenant_id = :tenant_id AND a.id = context_files.agent_id
+              WHERE a.tenant_id = :tenant_id AND a.id = context_files.agent_id AND a.deleted_at IS NULL
                 AND (a.agent_type <> 'predefined' OR context_files.user_id = '' OR context_files.file_name = '{USER_FILE}'))""",
 )
 """The files that apply."""

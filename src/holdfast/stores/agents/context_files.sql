@@ -1,5 +1,5 @@
 -- name: agent_type
-SELECT agent_type FROM agents WHERE tenant_id = :tenant_id AND id = :agent_id;
+SELECT agent_type FROM agents WHERE tenant_id = :tenant_id AND id = :agent_id AND deleted_at IS NULL;
 
 -- name: lock
 -- A file of one level, whether it applies or not.
@@ -32,7 +32,7 @@ SELECT :tenant_id, f.agent_id, :user_id /*pg ::text*/, f.file_name, f.content, :
 FROM context_files AS f
 JOIN agents AS a ON a.tenant_id = f.tenant_id AND a.id = f.agent_id
 WHERE f.tenant_id = :tenant_id AND a.tenant_id = :tenant_id AND f.agent_id = :agent_id AND f.user_id = ''
-  AND (a.agent_type <> 'predefined' OR f.file_name = :user_file)
+  AND a.deleted_at IS NULL AND (a.agent_type <> 'predefined' OR f.file_name = :user_file)
 ON CONFLICT DO NOTHING
 RETURNING /*columns ContextFile*/ *;
 

@@ -24,7 +24,6 @@ from ...core.records import (
     Merged,
     Metadata,
     Records,
-    References,
     Searchable,
 )
 from ...core.rows import Column, mapper
@@ -33,6 +32,7 @@ from ...engines.protocol import Connection
 from ...errors import InvalidInput, NotFound
 from ..objects.activity import Audited
 from . import context_files
+from .agent_shares import LIVE_AGENT
 from .agents import has_agent
 from .context_files import USER_FILE
 
@@ -42,9 +42,7 @@ _LISTING = "agent-users"
 class Profile(Struct, frozen=True):
     """A user of an agent. ``created_at`` is the time of the first contact."""
 
-    agent: Annotated[
-        str, Column("agent_id"), Key(), Limited("name_bytes", empty=False), Filterable(), References("agents", "agent")
-    ]
+    agent: Annotated[str, Column("agent_id"), Key(), Limited("name_bytes", empty=False), Filterable(), LIVE_AGENT]
     user: Annotated[str, Column("user_id"), Key(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
     workspace: Annotated[str, Limited("path_bytes")]
     metadata: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata(), Merged()]
@@ -115,7 +113,7 @@ class AsyncProfiles(Audited, AsyncRecords[Profile, NewProfile, ProfileChange]):
             InvalidInput: the channel cannot be a segment of a path.
         """
         new = NewProfile(agent, user, _with_channel(workspace, channel))
-        row = await queries.visit.one(connection, self._now(self._new_values(new)))
+        row = await queries.visit.one(connection, self._now(self._new_values(new, acting)))
         if row is None:
             raise _no_agent(agent)
         visit = Visit(mapper(Profile, connection.dialect)([row[:-1]])[0], bool(row[-1]))

@@ -4,7 +4,7 @@
 INSERT INTO agent_profiles (tenant_id, agent_id, user_id, workspace, metadata, created_at, updated_at, last_seen_at)
 SELECT :tenant_id, a.id, :user_id /*pg ::text*/, :workspace, :metadata /*pg ::jsonb*/, :now_at /*pg ::timestamptz*/, :now_at, :now_at
 FROM agents AS a
-WHERE a.tenant_id = :tenant_id AND a.id = :agent_id
+WHERE a.tenant_id = :tenant_id AND a.id = :agent_id AND a.deleted_at IS NULL
 ON CONFLICT (tenant_id, agent_id, user_id) DO UPDATE SET
     visits = agent_profiles.visits + 1,
     last_seen_at = excluded.last_seen_at
@@ -19,6 +19,7 @@ SELECT /*columns Profile p*/ *, (
            OR EXISTS (SELECT 1 FROM agents AS a
                       WHERE a.tenant_id = :tenant_id AND a.id = f.agent_id AND a.agent_type <> 'predefined')))
 FROM agent_profiles AS p
-WHERE p.tenant_id = :tenant_id AND p.agent_id = :agent_id/*where*/
+WHERE p.tenant_id = :tenant_id AND p.agent_id = :agent_id
+  AND EXISTS (SELECT 1 FROM agents AS a WHERE a.tenant_id = :tenant_id AND a.id = :agent_id AND a.deleted_at IS NULL)/*where*/
 ORDER BY p.last_seen_at DESC, p.user_id DESC
 LIMIT :limit;

@@ -16,12 +16,12 @@ from ...core.records import (
     Merged,
     Metadata,
     Natural,
-    References,
     Searchable,
     SecretRecords,
 )
 from ...core.rows import Column
 from ...ids import Id
+from ..agents.agent_shares import LIVE_AGENT
 from ..objects.activity import Audited
 
 
@@ -32,9 +32,7 @@ class ChannelInstance(Struct, frozen=True):
     name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
     display_name: Annotated[str, Limited("display_bytes"), Searchable()]
     channel_type: Annotated[str, Limited("name_bytes", empty=False), Filterable(), Searchable()]
-    agent: Annotated[
-        str, Column("agent_id"), Limited("name_bytes", empty=False), Filterable(), References("agents", "agent")
-    ]
+    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), Filterable(), LIVE_AGENT]
     credentials: Annotated[Secret[dict[str, Any]] | None, Merged()]
     config: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
     is_enabled: Annotated[bool, Filterable()]
