@@ -71,6 +71,22 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import (
+    AsyncBuiltinTools,
+    BuiltinTool,
+    BuiltinToolChange,
+    BuiltinTools,
+    NewBuiltinTool,
+    SeedResult,
+)
+from .stores.tools.custom_tools import (
+    AsyncCustomTools,
+    CustomTool,
+    CustomToolChange,
+    CustomTools,
+    NewCustomTool,
+    RenderedCommand,
+)
 from .stores.tools.mcp_servers import (
     AsyncMcpServers,
     McpServer,
@@ -79,6 +95,15 @@ from .stores.tools.mcp_servers import (
     McpTool,
     NewMcpServer,
     NewMcpTool,
+)
+from .stores.tools.scrubbing import MIN_SCRUBBED_CHARS, ScrubbedStream, Scrubber
+from .stores.tools.secure_cli import (
+    AsyncSecureCLIs,
+    NewSecureCLI,
+    PreparedCommand,
+    SecureCLI,
+    SecureCLIChange,
+    SecureCLIs,
 )
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
@@ -94,6 +119,7 @@ from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
+    "MIN_SCRUBBED_CHARS",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -128,12 +154,14 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncBuiltinTools",
     "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncContextFiles",
     "AsyncCrewMemories",
+    "AsyncCustomTools",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
@@ -153,6 +181,7 @@ __all__ = [
     "AsyncRunQueue",
     "AsyncRuns",
     "AsyncSecrets",
+    "AsyncSecureCLIs",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -165,6 +194,9 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
+    "BuiltinTool",
+    "BuiltinToolChange",
+    "BuiltinTools",
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
@@ -189,6 +221,9 @@ __all__ = [
     "CrewMemories",
     "CrewMemory",
     "CrewMemoryMatch",
+    "CustomTool",
+    "CustomToolChange",
+    "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
@@ -220,11 +255,14 @@ __all__ = [
     "Models",
     "NewAgentOverride",
     "NewAgentShare",
+    "NewBuiltinTool",
+    "NewCustomTool",
     "NewMcpServer",
     "NewMcpTool",
     "NewModel",
     "NewProfile",
     "NewProvider",
+    "NewSecureCLI",
     "Objects",
     "PairedDevice",
     "Pairing",
@@ -234,6 +272,7 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "PreparedCommand",
     "Profile",
     "ProfileChange",
     "Profiles",
@@ -243,6 +282,7 @@ __all__ = [
     "Providers",
     "PrunedMemories",
     "PrunedSessions",
+    "RenderedCommand",
     "RestoreResult",
     "Retention",
     "Rewind",
@@ -253,9 +293,15 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "ScrubbedStream",
+    "Scrubber",
     "SearchHit",
     "SearchPage",
     "Secrets",
+    "SecureCLI",
+    "SecureCLIChange",
+    "SecureCLIs",
+    "SeedResult",
     "Session",
     "SessionShare",
     "SessionShares",

@@ -35,6 +35,7 @@ _COMMANDS = {
     "serve": "serve.serve",
     "sessions": "sessions.sessions",
     "sim": "sim.sim",
+    "tools": "tools.tools",
     "worker": "worker.worker",
     "workspace": "workspace.workspace",
 }

@@ -21,6 +21,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -50,5 +51,6 @@ OPERATIONS: list[Operation] = [
     *a2a.ROUTES,
     *config.ROUTES,
     *platform.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""
