@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, NewAgent, NewChannelInstance, NewMessage
 from holdfast.cli.commands import root
+from holdfast.encryption import Secret, new_key
+from holdfast.types import NewCustomTool, NewSecureCLI
 from tests.cli.commands import commands, is_inherited
 from tests.cli.test_cli_checkpoints import state
 from tests.workspaces.fingerprints import put
@@ -40,6 +43,7 @@ class Setup(NamedTuple):
     key: str
     hold: str
     snapshots: list[str]
+    codes: list[str]
 
 
 @pytest.fixture
@@ -48,6 +52,8 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "agents.db")
     monkeypatch.setenv("HOLDFAST_TENANT", HOSTILE)
+    monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEY", new_key())
+    monkeypatch.setenv("HOSTILE_VALUE", HOSTILE)
     with Holdfast("agents.db") as hf:
         tenant = hf.tenant(HOSTILE)
         session = tenant.sessions.create(key=HOSTILE, user=HOSTILE, agent=HOSTILE, metadata={HOSTILE: HOSTILE})
@@ -80,11 +86,22 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
             tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
         tenant.agents.create(NewAgent(HOSTILE, display_name=HOSTILE))
         tenant.channels.create(
-            NewChannelInstance(name=HOSTILE, channel_type=HOSTILE, agent=HOSTILE, config={HOSTILE: HOSTILE})
+            NewChannelInstance(
+                name=HOSTILE,
+                channel_type=HOSTILE,
+                agent=HOSTILE,
+                credentials=Secret({HOSTILE: HOSTILE}),
+                config={HOSTILE: HOSTILE},
+            )
         )
+        shown = {"name": HOSTILE, "description": HOSTILE, "parameters": {"properties": {HOSTILE: {"default": HOSTILE}}}}
+        tenant.custom_tools.create(NewCustomTool(command=f"echo {HOSTILE}", **shown))  # type: ignore[arg-type]
+        tenant.secure_cli.create(NewSecureCLI("gh", description=HOSTILE, deny_args=["denied"]))
+        tenant.secrets.set(HOSTILE, Secret(HOSTILE.replace("\n", "")))  # the lines of a secret are printed
+        codes = [tenant.pairing.request(sender, HOSTILE, account=HOSTILE).code for sender in (HOSTILE, f"2 {HOSTILE}")]
         hold = tenant.retention.hold(HOSTILE).id
         key = hf.api_keys.create(f"hf_{'a1' * 24}", name=HOSTILE, scopes=["read"], tenant=HOSTILE).id
-    return Setup(tmp_path, session.id, run.id, key, hold, snapshots)
+    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes)
 
 
 def walk(setup: Setup) -> Iterator[list[str]]:
@@ -108,7 +125,23 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "show", HOSTILE]
     yield ["channels", "create", "--name", f"2 {HOSTILE}", "--channel-type", HOSTILE, "--agent", HOSTILE]
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
+    yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
+    (setup.folder / "tools.json").write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
+    yield ["tools", "builtin", "seed", str(setup.folder / "tools.json")]
+    yield ["tools", "custom", "effective", "--agent", HOSTILE]
+    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
+    yield ["tools", "cli", "effective", "--agent", HOSTILE]
+    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
+    yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
+    yield ["secrets", "get", HOSTILE]
+    yield ["secrets", "list"]
+    yield ["secrets", "delete", HOSTILE, "--yes"]
+    yield ["pairing", "list"]
+    for name, code in zip(("approve", "deny"), setup.codes, strict=True):
+        yield ["pairing", name, code]
+    yield ["pairing", "devices"]
+    yield ["pairing", "revoke", HOSTILE, HOSTILE]
     yield ["migrate", "status"]
     yield ["migrate", "up"]
     for name in ("hold", "holds", "plan", "policy", "run"):
@@ -167,13 +200,22 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
         if not isinstance(entry, click.Group) and (path[0] == "channels" or not is_inherited(root, path))
     }
     assert every - walked == set(NOT_COVERED)
-    for name in ("sessions list", "runs show", "keys list", "retention holds", "checkpoints diff", "workspace diff"):
+    for name in (
+        "sessions list",
+        "runs show",
+        "keys list",
+        "retention holds",
+        "checkpoints diff",
+        "workspace diff",
+        "tools custom render",
+    ):
         assert "FORGED" in outputs[name], "the stored text is printed"
 
 
 def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
-    return arguments[:1] if arguments[0] in ("version", "completion", "doctor", "export") else arguments[:2]
+    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
+    return arguments[: nested.get(arguments[0], 2)]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:

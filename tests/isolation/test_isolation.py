@@ -42,6 +42,24 @@ CALLS = 20
 CALLS_OF_FEW = 5
 """The same for tests of a few stores, and on PostgreSQL, which runs the same statements."""
 
+REMOVING = frozenset(
+    (
+        "clear",
+        "collect",
+        "delete",
+        "deny",
+        "detach",
+        "discard",
+        "prune",
+        "purge",
+        "redo",
+        "release",
+        "revoke",
+        "rollback",
+    )
+)
+"""The first words of methods that remove data."""
+
 Rows = dict[str, list[tuple[Any, ...]]]
 Planned = tuple[str, str, list[Any], dict[str, Any]]
 """The path of a store, the name of a method, and its arguments."""
@@ -150,7 +168,7 @@ def _rewind_a_step(tenant: TenantHandle) -> None:
 def _removes(method: str) -> bool:
     """Return whether a method removes data."""
     verb = method.rpartition(".")[2].partition("_")[0]
-    return verb in ("clear", "collect", "delete", "detach", "discard", "prune", "purge", "redo", "release", "rollback")
+    return verb in REMOVING
 
 
 def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
@@ -173,6 +191,9 @@ def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
     channels += [*theirs.activity.list(), *theirs.snapshots.list()]
+    channels += [*theirs.pairing.pending(), *theirs.pairing.paired()]
+    cursors += [theirs.pairing.pending(limit=1).next, theirs.pairing.paired(limit=1).next]
+    cursors += [theirs.secrets.list(limit=1).next]
     records = [getattr(theirs, name) for name in record_stores()]
     channels += [row for store in records for row in store.list()]
     cursors += [store.list(limit=1).next for store in records]

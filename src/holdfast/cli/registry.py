@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncChannels
+from holdfast.types import AsyncChannels, AsyncModels, AsyncProviders
 
 from .record_commands import record_commands
 
@@ -11,4 +11,19 @@ channels = record_commands(
     AsyncChannels,
     columns=["name", "channel_type", "agent", "is_enabled", "id"],
     about="Manage the connections of agents to chat platforms.",
+)
+
+providers = record_commands(
+    "providers",
+    AsyncProviders,
+    columns=["name", "provider_type", "api_base", "is_enabled", "id"],
+    about="Manage model providers and their keys.",
+)
+
+models = record_commands(
+    "models",
+    AsyncModels,
+    columns=["name", "context_window", "input_price_micros", "output_price_micros", "is_default", "is_enabled", "id"],
+    about="Manage the models of providers. A provider is named by its name or its id.",
+    named={"provider": "providers"},
 )

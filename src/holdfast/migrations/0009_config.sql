@@ -48,8 +48,8 @@ CREATE UNIQUE INDEX llm_models_by_default ON llm_models (tenant_id, provider_id)
 CREATE TABLE config_secrets (
     tenant_id  {text} NOT NULL,
     key        {text} NOT NULL,
-    -- Encrypted.
-    value      {text} NOT NULL,
+    -- Encrypted; NULL after an import, because an export contains names only.
+    value      {text},
     created_at {time} NOT NULL,
     updated_at {time} NOT NULL,
     PRIMARY KEY (tenant_id, key)

@@ -58,7 +58,6 @@ EXCEPTIONS = {
     "api_keys": Treatment("keys belong to a server and are deleted with their tenant", exported=False, missed=False),
     "erasures": Treatment("the record of an erasure is kept", exported=False, purged=False, missed=False),
     "run_queue": Treatment("derived from the runs", missed=False),
-    "config_secrets": Treatment("an export contains no secrets", exported=False),
     "object_packs": Treatment("an export extracts bodies from packs", exported=False, missed=False),
     "object_totals": Treatment("totals that remain when the objects are deleted", missed=False),
     "pending_groups": Treatment("counters that remain when the messages are deleted", missed=False),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    config,
     conversation,
     execution,
     keys,
@@ -19,6 +20,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -36,6 +38,7 @@ OPERATIONS: list[Operation] = [
         snapshots,
         objects,
         a2a,
+        config,
         platform,
     ),
     *conversation.ROUTES,
@@ -43,6 +46,8 @@ OPERATIONS: list[Operation] = [
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
+    *config.ROUTES,
     *platform.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""

@@ -7,7 +7,6 @@ from holdfast.types import (
     AsyncAgents,
     AsyncAgentShares,
     AsyncBlocks,
-    AsyncChannels,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
@@ -154,7 +153,6 @@ ROUTES = [
         need="admin",
     ),
     # Tools
-    *records(T + "/channels", "channels", AsyncChannels),
     *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
     route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

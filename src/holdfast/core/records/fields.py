@@ -64,6 +64,16 @@ class AtLeast(Struct, frozen=True):
     minimum: int
 
 
+class Format(Struct, frozen=True):
+    """The text has the form of a regular expression, or is empty, if that is allowed."""
+
+    pattern: str
+    about: str
+    """The form in words, for errors: "an absolute path", for example."""
+    example: str
+    """A text of this form, which letters and digits may follow."""
+
+
 class OnlyFor(Struct, frozen=True):
     """Only records whose field ``of`` has one of these values can have a value in this field."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -16,7 +17,7 @@ from ...limits import Limits
 from .. import scope as scopes
 from .. import text
 from ..paging import decode_cursor, encode_cursor
-from .fields import AtLeast, Field, Limited, Names, Tags, Url, choices
+from .fields import AtLeast, Field, Format, Limited, Names, Tags, Url, choices
 
 _MAX_NUMBER = 2**63
 
@@ -124,6 +125,11 @@ def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
     limited = field.marker(Limited)
     check = scopes.free_text if limited.empty else scopes.name
     checked = check(value, what, limits, limit=limited.limit)
+    form = field.marker(Format)
+    if checked and form is not None and not re.fullmatch(form.pattern, value, re.DOTALL):
+        raise InvalidInput(
+            f"{what} must be {form.about}, such as {form.example!r}, not {_repr(value)}", field=field.name
+        )
     if checked and field.marker(Url):
         _check_url(value, field, what)
     return checked

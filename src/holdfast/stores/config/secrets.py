@@ -33,15 +33,15 @@ class AsyncSecrets(TenantStore):
         """Return a secret. The activity log gets an entry in the same transaction.
 
         Raises:
-            NotFound: no secret has this name.
+            NotFound: no secret has this name, or it was imported without its value.
             DecryptionFailed: it cannot be decrypted.
         """
         params = self._at(key)
         row = await queries.get.one(connection, params)
-        if row is None:
-            raise NotFound(f"secret {key!r} does not exist", noun="secret", key=key)
-        stored = VALUE.load(self._scope, params["key"], row[0])
-        assert stored is not None  # the column is NOT NULL
+        stored = None if row is None else VALUE.load(self._scope, params["key"], row[0])
+        if stored is None:
+            why = "does not exist" if row is None else "was imported without its value: set it again"
+            raise NotFound(f"secret {key!r} {why}", noun="secret", key=key)
         secret: Secret[str] = Secret(stored.reveal())
         await self._log(connection, acting, "revealed", key)
         return secret
