@@ -36,6 +36,8 @@ ROUTES = [
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
     *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
     route("GET", _A + "/access", "agents", AsyncAgents.access, "get_agent_access"),
+    route("GET", T + "/agents-by-id", "agents", AsyncAgents.by_ids, "get_agents_by_id", area="agents"),
+    route("GET", T + "/agents-by-key", "agents", AsyncAgents.by_keys, "get_agents_by_key", area="agents"),
     route("GET", T + "/default-agent", "agents", AsyncAgents.get_default, "get_default_agent", area="agents"),
     route(
         "GET",
