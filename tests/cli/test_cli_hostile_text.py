@@ -143,12 +143,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
-    (setup.folder / "tools.json").write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
-    yield ["tools", "builtin", "seed", str(setup.folder / "tools.json")]
-    yield ["tools", "custom", "effective", "--agent", HOSTILE]
-    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
-    yield ["tools", "cli", "effective", "--agent", HOSTILE]
-    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
+    yield from walk_tools(setup.folder / "tools.json")
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -194,6 +189,16 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["migrate", "print", "--engine", "sqlite"]
     yield ["migrate", "adopt"]
     yield ["migrate", "down", "--to", "1", "--yes"]
+
+
+def walk_tools(seed: Path) -> Iterator[list[str]]:
+    """Yield the commands of tools."""
+    seed.write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
+    yield ["tools", "builtin", "seed", str(seed)]
+    yield ["tools", "custom", "effective", "--agent", HOSTILE]
+    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
+    yield ["tools", "cli", "effective", "--agent", HOSTILE]
+    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
 
 
 def test_no_command_prints_control_characters(setup: Setup) -> None:
