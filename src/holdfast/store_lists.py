@@ -37,6 +37,8 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.mcp_grants import AsyncMcpGrants, McpGrants
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequests
 from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
@@ -120,6 +122,8 @@ class TenantStores:
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
     mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    mcp_grants = StoreField(AsyncMcpGrants, McpGrants)
+    mcp_requests = StoreField(AsyncMcpRequests, McpRequests)
     channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)

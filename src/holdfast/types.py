@@ -57,8 +57,18 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.mcp_grants import (
+    AsyncMcpGrants,
+    McpAgentGrant,
+    McpGrants,
+    McpUserGrant,
+    NewMcpAgentGrant,
+    NewMcpUserGrant,
+)
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequest, McpRequests
 from .stores.tools.mcp_servers import (
     AsyncMcpServers,
+    McpAccess,
     McpServer,
     McpServerChange,
     McpServers,
@@ -118,6 +128,8 @@ __all__ = [
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpGrants",
+    "AsyncMcpRequests",
     "AsyncMcpServers",
     "AsyncMessages",
     "AsyncObjects",
@@ -179,16 +191,24 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpAccess",
+    "McpAgentGrant",
+    "McpGrants",
+    "McpRequest",
+    "McpRequests",
     "McpServer",
     "McpServerChange",
     "McpServers",
     "McpTool",
+    "McpUserGrant",
     "MemoryScope",
     "Message",
     "Messages",
     "NewAgentShare",
+    "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
+    "NewMcpUserGrant",
     "Objects",
     "PendingCall",
     "PendingFeedback",

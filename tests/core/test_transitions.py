@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +11,13 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Struct
 
+from holdfast.core.actor_context import ActorContext
+from holdfast.core.blocking import blocking
 from holdfast.core.records import Limited
-from holdfast.core.transitions import AsyncTransitions, Lease, Move, Transitions, TransitionTable
+from holdfast.core.store import writes_with_actor
+from holdfast.core.transition_stores import AsyncLeasedTransitions, LeasedTransitions
+from holdfast.core.transitions import Lease, Move, TransitionTable
+from holdfast.engines.protocol import Connection
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
 from tests.core.table_databases import TableDatabase, check_statements, database, detects, with_defect
@@ -32,7 +37,7 @@ class Task(Struct, frozen=True):
     attempts: int
 
 
-class AsyncTasks(AsyncTransitions[Task]):
+class AsyncTasks(AsyncLeasedTransitions[Task]):
     """Tasks."""
 
     transitions = TransitionTable(
@@ -48,9 +53,29 @@ class AsyncTasks(AsyncTransitions[Task]):
         lease=Lease(ready="pending", held="running", failed="failed", max_attempts=2),
     )
 
+    @writes_with_actor
+    async def create(self, connection: Connection, acting: ActorContext, id: str) -> Task:
+        return await self._create(connection, acting, {}, id=id)
 
-class Tasks(Transitions[Task]):
+    @writes_with_actor
+    async def move(
+        self,
+        connection: Connection,
+        acting: ActorContext,
+        id: str,
+        name: str,
+        *,
+        epoch: int | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> Task:
+        return await self._move(connection, acting, id, name, epoch=epoch, values=values)
+
+
+class Tasks(LeasedTransitions[Task]):
     """The same for synchronous programs."""
+
+    create = blocking(AsyncTasks.create)
+    move = blocking(AsyncTasks.move)
 
 
 TABLE = """CREATE TABLE machine (tenant_id {text} NOT NULL, id {id} NOT NULL, status {text} NOT NULL DEFAULT 'pending',
@@ -261,7 +286,7 @@ class Job(Struct, frozen=True):
     due_at: datetime | None
 
 
-class AsyncJobs(AsyncTransitions[Job]):
+class AsyncJobs(AsyncLeasedTransitions[Job]):
     """Jobs with a due time."""
 
     transitions = TransitionTable(
@@ -273,7 +298,7 @@ class AsyncJobs(AsyncTransitions[Job]):
     )
 
 
-class Jobs(Transitions[Job]):
+class Jobs(LeasedTransitions[Job]):
     """The same for synchronous programs."""
 
 

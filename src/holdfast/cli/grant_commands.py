@@ -41,7 +41,7 @@ class _Commands:
     def __init__(self, store: str, kind: Kind) -> None:
         self._store, self._tables = store, kind.grants
         self._resource = self._tables[0].resource
-        self._nouns = " or ".join(table.noun for table in self._tables)
+        self._nouns = " or ".join(table.a_noun for table in self._tables)
         self._resource_argument = click.argument(self._resource)
 
     def grant(self, name: str) -> click.Command:
@@ -51,7 +51,7 @@ class _Commands:
             attributes |= {field: table.fields[field] for field in given if field != "granted_by"}
         options = [option for field in attributes.values() for option in field_options(field)]
 
-        @click.command(name, help=f"Make {_with_article(self._nouns)}, or replace its attributes.")
+        @click.command(name, help=f"Make {self._nouns}, or replace its attributes.")
         @tenant_option
         @self._resource_argument
         @decorate([*self._principals("The {} that gets access."), *options])
@@ -63,7 +63,7 @@ class _Commands:
             with open_tenant(database, tenant) as handle, as_user(handle, acting):
                 row = getattr(handle, self._store).grant(new)
             if as_json:
-                print_json({table.noun.replace(" ", "_"): row})
+                print_json({table.noun.replace(" ", "_").lower(): row})
                 return
             cells = [[field.replace("_", " "), cell(value)] for field, value in structs.asdict(row).items()]
             print_table(_title(table.noun), ["field", "value"], cells)
@@ -71,7 +71,7 @@ class _Commands:
         return command
 
     def revoke(self, name: str) -> click.Command:
-        @click.command(name, help=f"Remove {_with_article(self._nouns)}.")
+        @click.command(name, help=f"Remove {self._nouns}.")
         @tenant_option
         @self._resource_argument
         @decorate(self._principals("The {} that loses access."))
@@ -121,7 +121,7 @@ class _Commands:
                     resource=resource, principal=principal, kind=table.principal, limit=limit, cursor=cursor
                 )
             if as_json:
-                print_json({table.nouns.replace(" ", "_"): [*page], "next": page.next})
+                print_json({table.nouns.replace(" ", "_").lower(): [*page], "next": page.next})
                 return
             names = [table.resource, table.principal, *table.attributes]
             rows = [[cell(getattr(row, name)) for name in names] for row in page]
@@ -178,7 +178,7 @@ def _new(table: Table, attributes: Mapping[str, Field], given: Mapping[str, Any]
     foreign = [name for name in attributes if name not in table.fields and given[name] not in (None, ())]
     missing = [field.name for field in structs.fields(table.new) if field.required and field.name not in values]
     for name in foreign:
-        raise click.UsageError(f"{_with_article(table.noun)} has no {name.replace('_', ' ')}")
+        raise click.UsageError(f"{table.a_noun} has no {name.replace('_', ' ')}")
     for name in missing:
         raise click.UsageError(f"--{option_name(name)} is missing")
     return table.new(**values)

@@ -19,6 +19,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -40,6 +41,7 @@ OPERATIONS: list[Operation] = [
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
+    *tools.ROUTES,
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,

@@ -12,7 +12,6 @@ from holdfast.types import (
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
-    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
@@ -143,6 +142,4 @@ ROUTES = [
     ),
     # Tools
     *records(T + "/channel-instances", "channel_instances", AsyncChannelInstances),
-    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
-    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

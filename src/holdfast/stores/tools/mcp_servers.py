@@ -35,6 +35,7 @@ from ...core.records import (
     SoftRecords,
     Url,
 )
+from ...core.records.values import id_in_cursor
 from ...core.rows import Column, mapper
 from ...core.store import reads
 from ...engines.protocol import Connection
@@ -88,6 +89,37 @@ class McpTool(Struct, frozen=True):
     """The kind of the server."""
     created_at: Annotated[datetime, Column("t.created_at")]
     updated_at: Annotated[datetime, Column("t.updated_at")]
+
+
+class McpAccess(Struct, frozen=True):
+    """An MCP server that an agent may use for a user. The lists are those of both grants, combined and sorted."""
+
+    server: McpServer
+    tool_allow: list[str] | None
+    """The tools that both grants allow; all if it is ``None``."""
+    tool_deny: list[str]
+    """The tools that one of the grants denies, even if they are allowed."""
+    config_overrides: dict[str, Any]
+
+    def allows(self, tool: str) -> bool:
+        """Return whether a tool of the server may be used."""
+        return tool not in self.tool_deny and (self.tool_allow is None or tool in self.tool_allow)
+
+
+class _GrantedTools(Struct, frozen=True):
+    """The lists of the grant to an agent and of that to a user."""
+
+    config_overrides: Annotated[dict[str, Any], Column("g.config_overrides")]
+    agent_allow: Annotated[list[str] | None, Column("g.tool_allow")]
+    agent_deny: Annotated[list[str], Column("g.tool_deny")]
+    user_allow: Annotated[list[str] | None, Column("u.tool_allow")]
+    user_deny: Annotated[list[str] | None, Column("u.tool_deny")]
+
+    def access(self, server: McpServer) -> McpAccess:
+        """Return the access to a server that both grants give."""
+        allowed = [set(tools) for tools in (self.agent_allow, self.user_allow) if tools is not None]
+        allow = sorted(set.intersection(*allowed)) if allowed else None
+        return McpAccess(server, allow, sorted({*self.agent_deny, *(self.user_deny or ())}), self.config_overrides)
 
 
 class NewMcpTool(Struct, frozen=True):
@@ -147,7 +179,7 @@ class McpServerChange(Struct, frozen=True):
     tools: list[NewMcpTool] | UnsetType = UNSET
 
 
-queries = Queries(__package__, "mcp_servers.sql", McpTool)
+queries = Queries(__package__, "mcp_servers.sql", McpServer, McpTool, _GrantedTools)
 TOOL_FILTERS = FilterColumns(
     {
         "name": ("t.name", "text"),
@@ -195,6 +227,43 @@ class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServ
             rows, limit, limits, "tools", lambda tool: encode_cursor("mcp_tools", tool.server, tool.kind, tool.name)
         )
 
+    @reads
+    async def list_accessible(
+        self,
+        connection: Connection,
+        agent: str,
+        user: str | None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[McpAccess]:
+        """List the servers that an agent may use for a user, with their tools, the oldest first. With ``limit``, a page.
+
+        The agent needs an enabled grant. A grant to the user is optional: a disabled one blocks the server, and its lists of
+        tools are combined with those of the agent. Servers that are disabled are left out. Without a user, for work that is
+        done for no one, only the agent's grants count.
+
+        Raises:
+            InvalidFilter: the cursor does not belong to this list.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        params = self._scope.params(
+            agent_id=scopes.name(agent, "agent", limits),
+            user_id=None if user is None else scopes.name(user, "user", limits),
+            limit=rows_to_read(limit, limits),
+        )
+        clause = ""
+        if cursor is not None:
+            (after,) = decode_cursor(cursor, "mcp_access", str)
+            params["after_id"], clause = id_in_cursor(after), "\n  AND g.server_id > :after_id"
+        found = await queries.accessible.all(connection, params, clause)
+        width = len(McpServer.__struct_fields__)
+        servers = self._rows(connection, [row[:width] for row in found])
+        grants = mapper(_GrantedTools, connection.dialect)([row[width:] for row in found])
+        rows = [granted.access(server) for server, granted in zip(servers, grants, strict=True)]
+        return page(rows, limit, limits, "MCP servers", lambda row: encode_cursor("mcp_access", row.server.id))
+
     async def _after_save(self, connection: Connection, given: Struct, row: McpServer) -> Sequence[str]:
         tools = getattr(given, "tools", UNSET)
         return [] if tools is UNSET else await self._replace_tools(connection, row.id, tools)
@@ -229,3 +298,4 @@ class McpServers(SoftRecords[McpServer, NewMcpServer, McpServerChange]):
     """The MCP servers of one tenant, by name and kind."""
 
     tools = blocking(AsyncMcpServers.tools)
+    list_accessible = blocking(AsyncMcpServers.list_accessible)
