@@ -22,7 +22,9 @@ class RecordMakers:
     def __init__(self, name: str, samples: Samples) -> None:
         self._name, self._samples = name, samples
         long = [
-            each for each in samples.declared.new_fields if each.marker(Limited) and each.marker(Limited).limit in LONG
+            each
+            for each in samples.declared.new_fields
+            if each.kind == "text" and each.marker(Limited) and each.marker(Limited).limit in LONG
         ]
         self._long = [each.name for each in long]
         self._references = [(each.name, referenced_store(each)[0]) for each in samples.declared.references]

@@ -189,6 +189,9 @@ TOOL_FILTERS = FilterColumns(
     }
 )
 
+SERVERS_IN_ORDER = "mcp_servers_by_name"
+"""The index by which SQLite reads the servers of a list of tools, unless the list is that of one server's id."""
+
 
 class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServerChange]):
     """The MCP servers of one tenant, by name and kind."""
@@ -222,7 +225,8 @@ class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServ
             clause += """
   AND (s.name, s.group_kind) >= (:after_server, :after_kind)
   AND (s.name, s.group_kind, t.name) > (:after_server, :after_kind, :after_name)"""
-        rows = mapper(McpTool, connection.dialect)(await queries.tools.all(connection, params, clause))
+        index = "" if any(item.column == "server_id" for item in where) else SERVERS_IN_ORDER
+        rows = mapper(McpTool, connection.dialect)(await queries.tools.all(connection, params, clause, index))
         return page(
             rows, limit, limits, "tools", lambda tool: encode_cursor("mcp_tools", tool.server, tool.kind, tool.name)
         )

@@ -12,7 +12,7 @@ DELETE FROM mcp_tools WHERE tenant_id = :tenant_id AND server_id = :id AND name 
 
 -- name: tools
 -- Tools of servers that are not deleted.
-SELECT /*columns McpTool*/ * FROM mcp_servers AS s
+SELECT /*columns McpTool*/ * FROM mcp_servers AS s/*index*/
 JOIN mcp_tools AS t ON t.tenant_id = s.tenant_id AND t.server_id = s.id
 WHERE s.tenant_id = :tenant_id AND t.tenant_id = :tenant_id AND s.deleted_at IS NULL/*where*/
 ORDER BY s.name, s.group_kind, t.name
