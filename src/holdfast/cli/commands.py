@@ -22,6 +22,7 @@ _COMMANDS = {
     "export": "bundles.export",
     "import": "imports.imports",
     "keys": "keys.keys",
+    "mcp": "mcp.mcp",
     "migrate": "migrate.migrate",
     "retention": "retention.retention",
     "runs": "runs.runs",

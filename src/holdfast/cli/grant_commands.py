@@ -6,7 +6,7 @@ options of ``grant`` are the attributes of the grant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -22,7 +22,14 @@ Table = Any
 
 
 def add_grants(
-    group: click.Group, store: str, kind: Kind, *, grant: str = "grant", revoke: str = "revoke", list: str = "grants"
+    group: click.Group,
+    store: str,
+    kind: Kind,
+    *,
+    grant: str = "grant",
+    revoke: str = "revoke",
+    list: str = "grants",
+    key_of: Callable[[Any, str], str] | None = None,
 ) -> None:
     """Add the commands of a grant store to the group of its resources.
 
@@ -30,16 +37,17 @@ def add_grants(
         store: the name of the store on a tenant's handle.
         kind: its asynchronous class.
         grant, revoke, list: the names of the commands.
+        key_of: finds the key of a resource by what the caller calls it; gets the tenant's handle and the argument.
     """
-    commands = _Commands(store, kind)
+    commands = _Commands(store, kind, key_of or (lambda handle, argument: argument))
     group.add_command(commands.grant(grant))
     group.add_command(commands.revoke(revoke))
     group.add_command(commands.list(list))
 
 
 class _Commands:
-    def __init__(self, store: str, kind: Kind) -> None:
-        self._store, self._tables = store, kind.grants
+    def __init__(self, store: str, kind: Kind, key_of: Callable[[Any, str], str]) -> None:
+        self._store, self._tables, self._key_of = store, kind.grants, key_of
         self._resource = self._tables[0].resource
         self._nouns = " or ".join(table.a_noun for table in self._tables)
         self._resource_argument = click.argument(self._resource)
@@ -61,6 +69,7 @@ class _Commands:
             table, principal = self._chosen(given)
             new = _new(table, attributes, given | {table.principal: principal})
             with open_tenant(database, tenant) as handle, as_user(handle, acting):
+                new = structs.replace(new, **{self._resource: self._key_of(handle, given[self._resource])})
                 row = getattr(handle, self._store).grant(new)
             if as_json:
                 print_json({table.noun.replace(" ", "_").lower(): row})
@@ -80,7 +89,8 @@ class _Commands:
         def command(database: str, tenant: str, acting: str | None, as_json: bool, **given: Any) -> None:
             resource, (table, principal) = given[self._resource], self._chosen(given)
             with open_tenant(database, tenant) as handle, as_user(handle, acting):
-                done = getattr(handle, self._store).revoke(resource, principal, kind=table.principal)
+                key = self._key_of(handle, resource)
+                done = getattr(handle, self._store).revoke(key, principal, kind=table.principal)
             if as_json:
                 print_json({"revoked": done})
                 return
@@ -117,8 +127,9 @@ class _Commands:
             resource = given[self._resource]
             table, principal = self._side(resource, kind, given)
             with open_tenant(database, tenant) as handle:
+                key = None if resource is None else self._key_of(handle, resource)
                 page = getattr(handle, self._store).list(
-                    resource=resource, principal=principal, kind=table.principal, limit=limit, cursor=cursor
+                    resource=key, principal=principal, kind=table.principal, limit=limit, cursor=cursor
                 )
             if as_json:
                 print_json({table.nouns.replace(" ", "_").lower(): [*page], "next": page.next})
