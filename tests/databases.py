@@ -62,7 +62,7 @@ _STARTED: list[PostgresServer] = []
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Keep the other workers out."""
+    """Lock out the other workers."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -93,7 +93,7 @@ class Databases:
         self._shapes: dict[str, str] = {}
 
     def take(self) -> str:
-        """The name of a database that is migrated and empty."""
+        """Return the name of a migrated, empty database."""
         if self._free:
             return self._free.pop()
         name = self.make(TEMPLATE)
@@ -102,7 +102,7 @@ class Databases:
         return name
 
     def make(self, template: str) -> str:
-        """The name of a new database."""
+        """Return the name of a new database."""
         self._made += 1
         name = f"{self._worker}_{self._made}"
         # Another worker may be copying the template at this moment: that is allowed, being connected to it is not.
@@ -122,7 +122,7 @@ class Databases:
             self._server.drop_database(name)
 
     def _empty(self, connection: psycopg.Connection, name: str) -> bool:
-        """Delete every row; return whether the schema is as it was made."""
+        """Delete every row; return whether the schema is unchanged."""
         connection.execute(_DISCONNECT)
         if self._shape_of(connection) != self._shapes[name]:
             return False

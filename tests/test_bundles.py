@@ -27,7 +27,7 @@ LARGE = random.Random(7).randbytes(400_000)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of either engine."""
     return str(tmp_path / "there.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
@@ -41,7 +41,7 @@ def fill(acme: TenantHandle) -> dict[str, str]:
     acme.branches.fork(session.id, at=300, label="other")
     message = acme.messages.last(session.id, 1)[0]
     acme.feedback.create(message.id, is_positive=True, user="ada")
-    acme.agents.create(NewAgent(name="Helper", id="helper", tags=["all"]))
+    acme.agents.create(NewAgent("helper", display_name="Helper", tags=["all"]))
     acme.blocks.set("helper", "persona", "kind")
     run = acme.runs.start(session.id, agent="helper")
     claimed = acme.leases.claim("w", run_id=run.id)
@@ -77,7 +77,7 @@ def seen(acme: TenantHandle, ids: dict[str, str]) -> list[Any]:
     ]
 
 
-def test_an_export_is_imported_on_either_engine_and_back(there: str, tmp_path: Path) -> None:
+def test_an_export_is_imported_on_either_engine_and_back(empty_database: str, tmp_path: Path) -> None:
     here, first, second = str(tmp_path / "here.db"), tmp_path / "first.holdfast", tmp_path / "second.holdfast"
     with Holdfast(here) as hf:
         ids = fill(hf.tenant("acme"))
@@ -89,8 +89,8 @@ def test_an_export_is_imported_on_either_engine_and_back(there: str, tmp_path: P
     )
     bundle = export_tenant(here, "acme", first)
     assert (bundle.tenant, bundle.rows["messages"], bundle.rows["tenants"]) == ("acme", 600, 1)
-    assert import_tenant(there, first) == bundle
-    with Holdfast(there) as hf:
+    assert import_tenant(empty_database, first) == bundle
+    with Holdfast(empty_database) as hf:
         assert seen(hf.tenant("acme"), ids) == expected
         assert [tenant.id for tenant in hf.tenants.list()] == ["acme"]
         (hit,) = hf.tenant("acme").messages.search('"message 599"')
@@ -98,35 +98,35 @@ def test_an_export_is_imported_on_either_engine_and_back(there: str, tmp_path: P
         claimed = hf.tenant("acme").runs.get(ids["run"])
         assert claimed.epoch == 1
         hf.tenant("acme").messages.append(ids["session"], role="user", content="more")
-    assert export_tenant(there, "acme", second).rows["messages"] == 601
+    assert export_tenant(empty_database, "acme", second).rows["messages"] == 601
     import_tenant(here, second, tenant="back again")
     with Holdfast(here) as hf:
         assert hf.tenant("back again").messages.count(ids["session"]) == 601
         assert seen(hf.tenant("acme"), ids) == expected, "the other tenant is unchanged"
 
 
-def test_an_existing_tenant_is_not_changed_and_api_keys_are_not_exported(there: str, tmp_path: Path) -> None:
+def test_an_existing_tenant_is_not_changed_and_api_keys_are_not_exported(empty_database: str, tmp_path: Path) -> None:
     key = new_api_key()
-    with Holdfast(there) as hf:
+    with Holdfast(empty_database) as hf:
         hf.tenant("acme").sessions.create(key="mine")
         hf.api_keys.create(key, name="k", tenant="acme")
-    export_tenant(there, "acme", tmp_path / "a.holdfast")
+    export_tenant(empty_database, "acme", tmp_path / "a.holdfast")
     with raises(AlreadyExists, noun="tenant", key="acme"):
-        import_tenant(there, tmp_path / "a.holdfast")
-    import_tenant(there, tmp_path / "a.holdfast", tenant="copy")
-    with Holdfast(there) as hf:
+        import_tenant(empty_database, tmp_path / "a.holdfast")
+    import_tenant(empty_database, tmp_path / "a.holdfast", tenant="copy")
+    with Holdfast(empty_database) as hf:
         assert [session.key for session in hf.tenant("copy").sessions.list()] == ["mine"]
         assert [api_key.tenant for api_key in hf.api_keys.list()] == ["acme"]
 
 
-def test_a_bundle_contains_no_secrets(there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_contains_no_secrets(empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.core.encrypted_columns._DECLARED", {})
     EncryptedColumn("contacts", "avatar_url").declare()
-    with Holdfast(there) as hf:
+    with Holdfast(empty_database) as hf:
         hf.tenant("acme").contacts.upsert(
             "telegram", "7", avatar_url="stored before a key was configured", username="ada"
         )
-    export_tenant(there, "acme", tmp_path / "a.holdfast")
+    export_tenant(empty_database, "acme", tmp_path / "a.holdfast")
     lines = bundle_format.read(tmp_path / "a.holdfast")
     (row,) = [line for line in lines if isinstance(line, list) and "telegram" in line]
     assert "ada" in row
@@ -247,16 +247,16 @@ def test_a_failed_export_leaves_no_file(tmp_path: Path, bundle: Path, monkeypatc
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("x")]
 
 
-def test_an_interrupted_import_leaves_nothing(there: str, bundle: Path) -> None:
+def test_an_interrupted_import_leaves_nothing(empty_database: str, bundle: Path) -> None:
     def fail(table: str, count: int) -> None:
         if table == "run_steps":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_tenant(there, bundle, on_progress=fail)
-    with Holdfast(there) as hf:
+        import_tenant(empty_database, bundle, on_progress=fail)
+    with Holdfast(empty_database) as hf:
         assert hf.tenants.list() == []
-    import_tenant(there, bundle)
+    import_tenant(empty_database, bundle)
 
 
 def test_export_and_import_commands(tmp_path: Path) -> None:
@@ -284,8 +284,7 @@ def test_export_and_import_commands(tmp_path: Path) -> None:
     with Holdfast(other) as hf:
         assert [tenant.id for tenant in hf.tenants.list()] == ["new"]
     failed = CliRunner().invoke(root, ["import", "bundle", "--database", other, "--from", here])
-    assert failed.exit_code == 1
-    assert "is not a bundle, or is damaged: it cannot be decompressed" in failed.output
+    assert (failed.exit_code, here in failed.output) == (1, True)
 
 
 def test_the_error_describes_the_damage(bundle: Path, tmp_path: Path) -> None:

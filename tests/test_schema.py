@@ -48,7 +48,7 @@ def test_a_row_without_its_parent_is_reported_once(tmp_path: Path) -> None:
     url = str(tmp_path / "a.db")
     with Holdfast(url) as hf:
         for number in range(3):
-            hf.tenant("acme").agents.create(NewAgent(name="A", id=str(number)))
+            hf.tenant("acme").agents.create(NewAgent(str(number)))
             hf.tenant("acme").blocks.set(str(number), "persona", "x")
     raw = apsw.Connection(url)
     raw.execute("PRAGMA foreign_keys = OFF; DELETE FROM agents")

@@ -14,8 +14,8 @@ SOURCES = tidy.sources("src")
 OTHERS = tidy.sources("tests", "bench", "examples", "tools")
 
 
-def expect_none(found: Iterable[str]) -> None:
-    lines = list(found)
+def expect_none(violations: Iterable[str]) -> None:
+    lines = list(violations)
     if lines:
         pytest.fail("\n".join(["", *lines]), pytrace=False)
 

@@ -10,7 +10,7 @@ from .ids import IdSource, RandomIds, SeededIds, new_api_key
 from .limits import Limits
 from .stores.agents.agents import AgentChange, NewAgent
 from .stores.agents.blocks import NewBlock
-from .stores.channels.channel_instances import ChannelInstanceChange, NewChannelInstance
+from .stores.channels.channels import ChannelInstanceChange, NewChannelInstance
 from .stores.conversation.compaction.policy import CompactionPolicy
 from .stores.conversation.compaction.strategies import Strategy, Summarizer
 from .stores.conversation.general_feedback import GeneralFeedbackChange, NewGeneralFeedback

@@ -125,6 +125,11 @@ class MissingKey(HoldfastError):
 class Closed(HoldfastError):
     """This Holdfast is not open: it was closed, or never entered with `async with`."""
 
+    def __init__(self, message: str | None = None, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """Why, for programs: ``"forked"`` if the process was forked after opening it."""
+
 
 class Unavailable(HoldfastError):
     """The database cannot be reached or is busy; nothing was changed, and a retry is safe."""

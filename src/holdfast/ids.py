@@ -12,6 +12,9 @@ from .errors import InvalidInput
 
 Id = Annotated[str, "id"]
 """A UUID as lower-case text with hyphens."""
+CODE_SYMBOLS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+"""The symbols of a code: 32, so that each is 5 bits, without I, O, 0 and 1, which people mistake for each other."""
+CODE_CHARS = 8
 
 
 class IdSource(Protocol):
@@ -49,6 +52,12 @@ def new_api_key() -> str:
 def new_token(size_bytes: int = 24) -> str:
     """Generate an unguessable token, such as for a share link: two hexadecimal digits for each byte."""
     return secrets.token_hex(size_bytes)
+
+
+def new_code(ids: IdSource) -> str:
+    """Generate a code that people can read out and type: 40 bits, from the last bytes of two ids, which are random."""
+    last = b"".join(uuid_utils.UUID(ids.new()).bytes[-(CODE_CHARS // 2) :] for _ in range(2))
+    return "".join(CODE_SYMBOLS[byte % len(CODE_SYMBOLS)] for byte in last)
 
 
 def random_bytes(count: int) -> bytes:

@@ -9,7 +9,11 @@ from .engines.protocol import Engine
 from .stores.agents.agent_shares import AgentShares, AsyncAgentShares
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstances
+from .stores.channels.channels import AsyncChannels, Channels
+from .stores.channels.pairing import AsyncPairing, Pairing
+from .stores.config.models import AsyncModels, Models
+from .stores.config.providers import AsyncProviders, Providers
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -124,7 +128,11 @@ class TenantStores:
     mcp_servers = StoreField(AsyncMcpServers, McpServers)
     mcp_grants = StoreField(AsyncMcpGrants, McpGrants)
     mcp_requests = StoreField(AsyncMcpRequests, McpRequests)
-    channel_instances = StoreField(AsyncChannelInstances, ChannelInstances)
+    channels = StoreField(AsyncChannels, Channels)
+    pairing = StoreField(AsyncPairing, Pairing)
+    secrets = StoreField(AsyncSecrets, Secrets)
+    providers = StoreField(AsyncProviders, Providers)
+    models = StoreField(AsyncModels, Models)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

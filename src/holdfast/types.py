@@ -4,7 +4,11 @@ from .core.actor_context import ActorContext
 from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
-from .stores.channels.channel_instances import AsyncChannelInstances, ChannelInstance, ChannelInstances
+from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
+from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
+from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
+from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
+from .stores.config.secrets import AsyncSecrets, Secrets
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -117,7 +121,7 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
-    "AsyncChannelInstances",
+    "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
@@ -132,12 +136,16 @@ __all__ = [
     "AsyncMcpRequests",
     "AsyncMcpServers",
     "AsyncMessages",
+    "AsyncModels",
     "AsyncObjects",
+    "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
+    "AsyncSecrets",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -153,7 +161,7 @@ __all__ = [
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
-    "ChannelInstances",
+    "Channels",
     "CheckedThreads",
     "Checkpoint",
     "Checkpoints",
@@ -204,17 +212,29 @@ __all__ = [
     "MemoryScope",
     "Message",
     "Messages",
+    "Model",
+    "ModelChange",
+    "Models",
     "NewAgentShare",
     "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
     "NewMcpUserGrant",
+    "NewModel",
+    "NewProvider",
     "Objects",
+    "PairedDevice",
+    "Pairing",
+    "PairingRequest",
     "PendingCall",
     "PendingFeedback",
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "Provider",
+    "ProviderChange",
+    "ProviderType",
+    "Providers",
     "PrunedMemories",
     "PrunedSessions",
     "RestoreResult",
@@ -229,6 +249,7 @@ __all__ = [
     "Runs",
     "SearchHit",
     "SearchPage",
+    "Secrets",
     "Session",
     "SessionShare",
     "SessionShares",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.encryption import new_key
 from tests.api.kagent import Kagent, open_kagent
 from tests.api.process import Api, ServerProcess
 from tests.api.v1 import V1Client, open_here
@@ -29,7 +30,10 @@ def _postgres_http_server(
 ) -> Iterator[ServerProcess]:
     name = f"http_{worker_id}"
     url = postgres_server.create_database(name, template=TEMPLATE)
-    with ServerProcess(tmp_path_factory.mktemp("server"), "--database", url) as server:
+    # On a SQLite file of its own the server creates a key.
+    with ServerProcess(
+        tmp_path_factory.mktemp("server"), "--database", url, HOLDFAST_ENCRYPTION_KEY=new_key()
+    ) as server:
         yield server
     postgres_server.drop_database(name)
 

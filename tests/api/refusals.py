@@ -20,9 +20,9 @@ MINE, THEIRS = "acme", "zenith"
 IN_PATH = re.compile(r"{(\w+)}")
 
 
-def path_of(each: Operation, tenant: str) -> str:
+def path_of(operation: Operation, tenant: str) -> str:
     """Return the path of an operation in this tenant, with ids of objects that do not exist."""
-    return IN_PATH.sub(lambda name: tenant if name[1] == "tenant" else str(uuid4()), each.path)
+    return IN_PATH.sub(lambda name: tenant if name[1] == "tenant" else str(uuid4()), operation.path)
 
 
 def is_refused(reply: Reply, status: int) -> bool:

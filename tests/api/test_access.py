@@ -191,7 +191,7 @@ def test_each_request_is_authenticated_by_its_own_headers() -> None:
         mine, _ = await create_key(server.holdfast, tenant=MINE)
         theirs, _ = await create_key(server.holdfast, tenant=THEIRS)
         proofs = {f"Bearer {mine}": MINE, f"bearer {theirs}": THEIRS, mine: MINE, theirs: THEIRS}
-        first: list[str | None] = [None, "", "Basic cHJveHk6cHJveHk=", "Bearer somebody-elses", *list(proofs)[:2]]
+        first: list[str | None] = [None, "", "Basic cHJveHk6cHJveHk=", "Bearer of-another-server", *list(proofs)[:2]]
         second: list[str | None] = [None, "", "hf_" + "0" * 48, mine, theirs]
         pairs = [(one, other) for one in first for other in second]
         for one, other in [*pairs, *reversed(pairs)]:
@@ -226,7 +226,7 @@ def test_a_trusted_network_needs_no_key_in_one_tenant(address: str) -> None:
     async def play(server: Running) -> None:
         path = f"/v1/tenants/{MINE}/sessions"
         assert (await server.ask("POST", path, {}, key=None, address=address)).status == 201
-        token = {"Authorization": "Bearer eyJhbGciOi.of.somebody-else"}
+        token = {"Authorization": "Bearer eyJhbGciOi.of.another-server"}
         assert (await server.ask("GET", path, key=None, address=address, headers=token)).status == 200
         above = [op for op in CLOSED if op.need in ("admin", "watch", "root")]
         await check_all_refused(server, above, 403, key=None, address=address)

@@ -102,7 +102,7 @@ def test_any_input_is_decoded_as_json_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", ['["\\ud800", NaN]', '["\\ud800", Infinity]', '["\\ud800"', '{"a": "\\ud800"} x'])
 def test_json_with_a_lone_surrogate_is_otherwise_checked(data: str) -> None:
-    with raises(InvalidInput, field="the body") as refused:
+    with raises(InvalidInput, field="body") as refused:
         decode(data, ANY)
     assert not isinstance(refused.value.__context__, msgspec.ValidationError)
 
@@ -113,7 +113,7 @@ def test_a_lone_surrogate_can_be_decoded_into_a_struct() -> None:
 
     decoder = msgspec.json.Decoder(Body)
     assert decode(b'{"text": "a\\udfffb"}', decoder) == Body("a\udfffb")
-    with raises(InvalidInput, field="the body") as refused:
+    with raises(InvalidInput, field="body") as refused:
         decode(b'{"text": 7, "other": "\\udfff"}', decoder)
     assert isinstance(refused.value.__context__, msgspec.ValidationError)
 
@@ -265,7 +265,7 @@ def test_each_route_uses_the_parameter_names_of_its_own_path() -> None:
 
 
 def test_two_routes_for_one_method_and_path_are_an_error() -> None:
-    with pytest.raises(ValueError, match="two routes are defined for GET"):
+    with pytest.raises(ValueError, match="GET"):
         router(*PARTS, PARTS[0])
 
 

@@ -113,7 +113,7 @@ def test_a_page_of_large_messages_ends_early(start: Start, engine: str, request:
     newest = json_of(api.http.get(path, params={"limit": "80", "newest_first": "true"}))
     assert [item["content"][0]["text"][:2] for item in newest["items"]] == ["sm", "2 ", "2 ", "1 "]
     problem = problem_of(api.http.get(path + "/last", params={"count": "7"}), 422, "LimitExceeded")
-    assert "request 4" in problem["detail"]
+    assert (problem["limit"], " 4" in problem["detail"]) == ("response_bytes", True)
     assert len(json_of(api.http.get(path + "/last", params={"count": "4"}))["items"]) == 4
 
 

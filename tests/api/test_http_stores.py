@@ -60,9 +60,9 @@ def run_client(play: Callable[[Client], Coroutine[Any, Any, None]], limits: Serv
 
 def test_agents_are_changed_only_with_their_current_version() -> None:
     async def play(client: Client) -> None:
-        made = await client.post("/agents", {"name": "Helper", "id": "helper", "tags": ["all"]}, 201)
+        made = await client.post("/agents", {"display_name": "Helper", "id": "helper", "tags": ["all"]}, 201)
         again = await client.post(
-            "/agents", {"name": "Helper", "tags": ["all"]}, 201, headers={"Idempotency-Key": "helper"}
+            "/agents", {"display_name": "Helper", "tags": ["all"]}, 201, headers={"Idempotency-Key": "helper"}
         )
         assert again == made
         first = await client.server.ask("GET", T + "/agents/helper")
@@ -74,7 +74,7 @@ def test_agents_are_changed_only_with_their_current_version() -> None:
         await client.patch("/agents/helper", {"model": "small"}, 400, headers={"If-Match": "yesterday"})
         await client.patch("/agents/helper", {"model": "small"}, headers={"If-Match": "*"})
         assert [agent["id"] for agent in (await client.get("/agents?tag=all"))["items"]] == ["helper"]
-        await client.put("/agents/helper", {"name": "Renamed"})
+        await client.put("/agents/helper", {"display_name": "Renamed"})
         await client.delete("/agents/helper", 412, headers={"If-Match": '"1"'})
         await client.delete("/agents/helper", 204)
         await client.get("/agents/helper", 404)
@@ -84,7 +84,7 @@ def test_agents_are_changed_only_with_their_current_version() -> None:
 
 def test_blocks_belong_to_an_agent() -> None:
     async def play(client: Client) -> None:
-        await client.post("/agents", {"name": "Helper", "id": "helper"}, 201)
+        await client.post("/agents", {"display_name": "Helper", "id": "helper"}, 201)
         block = await client.put("/agents/helper/blocks/persona", {"value": "kind"})
         assert (block["value"], block["version"]) == ("kind", 1)
         longer = await client.post("/agents/helper/blocks/persona/append", {"value": "patient"})
@@ -201,7 +201,7 @@ def test_a_compaction_without_a_required_summary_is_refused() -> None:
     async def play(client: Client) -> None:
         session = await client.session(*["words " * 50] * 6)
         refused = await client.post(f"/sessions/{session}/compactions", {"policy": POLICY}, 400)
-        assert "summar" in refused["detail"]
+        assert refused["field"] == "summary"
         await client.put(f"/sessions/{session}/compaction-policy", {"policy": POLICY}, 204)
         assert (await client.get(f"/sessions/{session}/compaction-policy"))["preserve_last"] == 1
         await client.delete(f"/sessions/{session}/compaction-policy", 204)
@@ -362,7 +362,7 @@ def test_a_page_ends_before_the_limit_and_a_larger_response_is_refused() -> None
         assert [item["seq"] for item in first["items"] + rest["items"]] == [1, 2]
         assert rest["next"] is None
         refused = await client.get(f"/sessions/{session}/messages/last", 422)
-        assert (refused["type"], "response_bytes" in refused["detail"]) == ("LimitExceeded", True)
+        assert (refused["type"], refused["limit"]) == ("LimitExceeded", "response_bytes")
 
     run_client(play, ServerLimits(response_bytes=1_000))
 

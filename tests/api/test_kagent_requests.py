@@ -102,7 +102,7 @@ def test_a_missing_body_is_an_empty_object() -> None:
     assert make_request().body(decoder).n == 7
     assert make_request(data=b'{"n": 3, "unknown": 1}').body(decoder).n == 3
     for bad in (b"[]", b"{", b'{"n": "x"}'):
-        with raises(InvalidInput, field="the body"):
+        with raises(InvalidInput, field="body"):
             make_request(data=bad).body(decoder)
 
 

@@ -251,7 +251,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "user", "found"),
+    ("query", "user", "expected"),
     [
         ("?user_id=bob", "ada", "bob"),
         ("", "ada", "ada"),
@@ -265,11 +265,11 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
         ("?user_id=%ED%A0%80", None, "\ufffd\ufffd\ufffd"),
     ],
 )
-def test_the_user_is_the_one_in_query_or_header(kagent: Kagent, query: str, user: str | None, found: str) -> None:
-    assert kagent.get(f"/api/me{query}", user=user).json == {"sub": found}
+def test_the_user_is_the_one_in_query_or_header(kagent: Kagent, query: str, user: str | None, expected: str) -> None:
+    assert kagent.get(f"/api/me{query}", user=user).json == {"sub": expected}
     made = good(kagent.post(f"/api/sessions{query}", {"id": "s"}, user=user), 201)
-    assert made["user_id"] == found
-    assert [item["user_id"] for item in good(kagent.get(f"/api/sessions{query}", user=user))] == [found]
+    assert made["user_id"] == expected
+    assert [item["user_id"] for item in good(kagent.get(f"/api/sessions{query}", user=user))] == [expected]
 
 
 def test_a_users_name_has_a_maximum_length(kagent: Kagent) -> None:

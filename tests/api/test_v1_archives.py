@@ -21,6 +21,7 @@ from holdfast.api.temp_dirs import TempDirs
 from holdfast.errors import Unavailable
 from tests.api.in_process import Reply
 from tests.api.v1 import NEVER, ZSTD, V1Client, capture, open_here, operation_named, send_archive, tree
+from tests.errors import raises
 from tests.workspaces.hostile_archives import archive, folder, link, member
 
 ONE = ServerLimits(archives=1)
@@ -163,7 +164,7 @@ def test_an_archive_over_the_limit_is_refused_with_or_without_a_length(small: V1
     for headers in ({}, {"content-length": "10"}):
         refused = send_archive(v1, run, body, **headers)
         assert (refused.status, refused.headers["connection"]) == (413, "close")
-        assert "archive_bytes = 2,000" in refused.json["detail"]
+        assert (refused.json["limit"], "2,000" in refused.json["detail"]) == ("archive_bytes", True)
     assert v1.server.service.temp_dirs.in_use == 0
 
 
@@ -241,7 +242,7 @@ def test_an_upload_over_the_limit_is_not_read_further(tmp_path: Path) -> None:
             read.append(b"123456")
             yield {"type": "http.request", "body": read[-1], "more_body": True}
 
-    with pytest.raises(BodyTooLarge, match="archive_bytes"):
+    with raises(BodyTooLarge, limit="archive_bytes"):
         saved(tmp_path, endless())
     assert len(read) == 2
 
@@ -256,7 +257,7 @@ def test_an_upload_that_stalls_is_refused(tmp_path: Path) -> None:
         yield {"type": "http.request", "body": b"1", "more_body": True}
         await asyncio.Event().wait()
 
-    with pytest.raises(TooSlow, match=r"1 .* transfer_bytes_per_s") as refused:
+    with raises(TooSlow, limit="transfer_bytes_per_s") as refused:
         saved(tmp_path, never(), stall_s=0.01)
     assert refused.value.headers == {"connection": "close"}
 

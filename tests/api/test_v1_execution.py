@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -13,20 +14,20 @@ from tests.api.v1 import NEVER, NOW, V1Client, pages, where
 
 
 def test_an_agent_is_created_once_under_one_id(v1: V1Client) -> None:
-    made = v1.good("POST", "/agents", {"name": "A", "id": "a/1"}, 201)
-    assert v1.good("POST", "/agents", {"name": "A"}, 201, headers={"Idempotency-Key": '"a/1"'}) == made
-    assert v1.bad("POST", "/agents", {"name": "B", "id": "a/1"}, 409)["type"] == "AlreadyExists"
-    v1.bad("POST", "/agents", {"name": "A", "id": "a/1"}, headers={"Idempotency-Key": "other"})
+    made = v1.good("POST", "/agents", {"display_name": "A", "id": "a/1"}, 201)
+    assert v1.good("POST", "/agents", {"display_name": "A"}, 201, headers={"Idempotency-Key": '"a/1"'}) == made
+    assert v1.bad("POST", "/agents", {"display_name": "B", "id": "a/1"}, 409)["type"] == "AlreadyExists"
+    v1.bad("POST", "/agents", {"display_name": "A", "id": "a/1"}, headers={"Idempotency-Key": "other"})
     assert v1.good("GET", "/agents/a%2F1") == made
     assert v1.another().bad("GET", "/agents/a%2F1", status=404)["type"] == "NotFound"
 
 
 def test_every_change_of_an_agent_has_a_version(v1: V1Client) -> None:
-    made = v1.ask("PUT", "/agents/a", {"name": "A", "tags": ["x"]})
+    made = v1.ask("PUT", "/agents/a", {"display_name": "A", "tags": ["x"]})
     assert made.headers["etag"] == '"1"'
     second = v1.ask("PATCH", "/agents/a", {"description": "d"}, headers={"If-Match": made.headers["etag"]})
     assert (second.headers["etag"], second.json["tags"]) == ('"2"', ["x"])
-    for method, body in (("PATCH", {"name": "B"}), ("DELETE", None)):
+    for method, body in (("PATCH", {"display_name": "B"}), ("DELETE", None)):
         late = v1.bad(method, "/agents/a", body, 412, headers={"If-Match": '"1"'})
         assert (late["type"], "version 2" in late["detail"]) == ("Conflict", True)
         v1.bad(method, "/agents/never", body, 404, headers={"If-Match": '"1"'})
@@ -37,14 +38,17 @@ def test_every_change_of_an_agent_has_a_version(v1: V1Client) -> None:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"name": ""}, 400),
-        ({"name": "A", "tags": "x"}, 400),
-        ({"name": "A", "tags": [7]}, 400),
-        ({"name": "A", "tags": [f"t{number}" for number in range(10_000)]}, 422),
-        ({"name": "A", "metadata": 7}, 400),
-        ({"name": "A" * 10_000}, 422),
-        ({"name": "A", "id": ""}, 400),
-        ({"name": "A", "version": 1}, 400),
+        ({"key": ""}, 400),
+        ({"key": "A", "tags": "x"}, 400),
+        ({"key": "A", "tags": [7]}, 400),
+        ({"key": "A", "tags": [f"t{number}" for number in range(10_000)]}, 422),
+        ({"key": "A", "metadata": 7}, 400),
+        ({"display_name": "A" * 10_000}, 422),
+        ({"key": "A", "id": ""}, 400),
+        ({"key": "A", "version": 1}, 400),
+        ({"key": "A", "agent_type": "kagent"}, 400),
+        ({"key": "A", "status": "busy"}, 400),
+        ({"key": "A", "context_window": 0}, 400),
     ],
 )
 def test_an_invalid_agent_is_refused(v1: V1Client, body: Any, status: int) -> None:
@@ -54,13 +58,13 @@ def test_an_invalid_agent_is_refused(v1: V1Client, body: Any, status: int) -> No
 
 def test_agents_are_paged_and_filtered_by_tag(v1: V1Client) -> None:
     for number in range(5):
-        v1.good("PUT", f"/agents/a{number}", {"name": "A", "tags": ["odd" if number % 2 else "even"]})
+        v1.good("PUT", f"/agents/a{number}", {"display_name": "A", "tags": ["odd" if number % 2 else "even"]})
     assert [row["id"] for row in pages(v1, "/agents", 2)] == [f"a{number}" for number in range(5)]
     assert [row["id"] for row in pages(v1, "/agents?tag=odd", 1)] == ["a1", "a3"]
 
 
 def test_a_block_is_changed_only_with_its_current_version(v1: V1Client) -> None:
-    v1.good("PUT", "/agents/a", {"name": "A"})
+    v1.good("PUT", "/agents/a", {"display_name": "A"})
     at = "/agents/a/blocks/per%20sona"
     assert v1.ask("PUT", at, {"value": "kind", "limit_bytes": 12}).headers["etag"] == '"1"'
     assert v1.good("PUT", at, {"value": "calm"}, headers={"If-Match": '"1"'})["value"] == "calm"
@@ -75,7 +79,7 @@ def test_a_block_is_changed_only_with_its_current_version(v1: V1Client) -> None:
 
 
 def test_blocks_are_saved_together_or_not_at_all(v1: V1Client) -> None:
-    v1.good("PUT", "/agents/a", {"name": "A"})
+    v1.good("PUT", "/agents/a", {"display_name": "A"})
     v1.good("PUT", "/agents/a/blocks", {"blocks": [{"label": "x", "value": "1"}, {"label": "y"}]})
     twice = {"blocks": [{"label": "z"}, {"label": "z"}]}
     assert "same label" in v1.bad("PUT", "/agents/a/blocks", twice)["detail"]
@@ -166,7 +170,7 @@ def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> N
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("status=running", [1]),
         ("status=pending", [0, 2]),
@@ -177,14 +181,14 @@ def test_a_paused_run_can_only_be_claimed_after_it_is_resumed(v1: V1Client) -> N
         (f"parent={NEVER}", []),
     ],
 )
-def test_runs_are_filtered(v1: V1Client, query: str, found: list[int]) -> None:
+def test_runs_are_filtered(v1: V1Client, query: str, expected: list[int]) -> None:
     session = v1.session()
     for number, agent in enumerate("aab"):
         body = {"agent": agent, "metadata": {"n": number}, "id": str(uuid4())}
         run = v1.good("POST", f"/sessions/{session}/runs", body, 201)
         if number == 1:
             v1.good("POST", f"/runs/{run['id']}/claim", {"holder": "w"})
-    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == found
+    assert sorted(row["metadata"]["n"] for row in pages(v1, f"/runs?{query}", 1)) == expected
 
 
 # Steps
@@ -360,3 +364,20 @@ def test_memories_are_found_by_similarity_scope_and_category(v1: V1Client) -> No
 )
 def test_a_search_without_a_vector_is_refused(v1: V1Client, body: Any) -> None:
     assert v1.bad("POST", "/memories/search", body)["type"] == "InvalidInput"
+
+
+def test_access_to_agents_and_the_default_agent(v1: V1Client) -> None:
+    v1.bad("GET", "/default-agent", status=404)
+    for agent, owner in (("a/1", "ada"), ("b", "bob")):
+        v1.good("PUT", f"/agents/{quote(agent, safe='')}", {"owner": owner})
+    assert v1.good("GET", "/default-agent")["id"] == "a/1"
+    assert v1.good("GET", "/agent-by-key/a%2F1")["owner"] == "ada"
+    assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": False, "role": None, "step": "share"}
+    v1.good("PUT", "/agent-shares/b/ada", {"role": "operator"})
+    assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": True, "role": "operator", "step": "share"}
+    assert [row["id"] for row in pages(v1, "/accessible-agents?user=ada", 1)] == ["a/1", "b"]
+    v1.good("PATCH", "/agents/b", {"is_default": True})
+    assert v1.good("GET", "/default-agent")["id"] == "b"
+    assert v1.good("GET", "/agents/b/access?user=ada")["role"] == "user"
+    assert v1.good("GET", "/agents/never/access?user=ada")["step"] == "exists"
+    v1.bad("GET", "/agents/b/access")

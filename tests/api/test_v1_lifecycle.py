@@ -64,12 +64,12 @@ def test_an_external_compaction_is_recorded_and_rolled_back(v1: V1Client) -> Non
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"), [({"text": "b"}, ["b"]), ([{"type": "text"}], ["a", "b"]), ({"type": "tool_use"}, [])]
+    ("wanted", "expected"), [({"text": "b"}, ["b"]), ([{"type": "text"}], ["a", "b"]), ({"type": "tool_use"}, [])]
 )
-def test_messages_are_found_by_their_blocks(v1: V1Client, wanted: Any, found: list[str]) -> None:
+def test_messages_are_found_by_their_blocks(v1: V1Client, wanted: Any, expected: list[str]) -> None:
     id = v1.session("a", "b")
     where = quote(msgspec.json.encode([{"column": "content", "op": "contains", "value": wanted}]).decode())
-    assert texts(v1.good("GET", f"/sessions/{id}/messages?where={where}")) == found
+    assert texts(v1.good("GET", f"/sessions/{id}/messages?where={where}")) == expected
     assert "contains" in v1.bad("GET", f"/sessions/{id}/messages?where={where.replace('contains', 'eq')}")["detail"]
 
 

@@ -171,7 +171,7 @@ def test_an_action_is_recorded_once_under_one_id(v1: V1Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("actor=ada", [0, 2]),
         ("action=x.y", [0, 1]),
@@ -181,12 +181,12 @@ def test_an_action_is_recorded_once_under_one_id(v1: V1Client) -> None:
         (where({"op": "eq", "column": "actor", "value": "bob"}), [1]),
     ],
 )
-def test_activity_is_counted_with_the_same_filters(v1: V1Client, query: str, found: list[int]) -> None:
+def test_activity_is_counted_with_the_same_filters(v1: V1Client, query: str, expected: list[int]) -> None:
     for number, (action, actor) in enumerate([("x.y", "ada"), ("x.y", "bob"), ("x.z", "ada")]):
         subject = {"subject_kind": "run", "subject_id": str(number)}
         v1.good("POST", "/activity", {"action": action, "actor": actor, **subject}, 201)
-    assert sorted(int(row["subject_id"]) for row in pages(v1, f"/activity?{query}", 1)) == found
-    assert v1.good("GET", f"/activity/count?{query}")["count"] == len(found)
+    assert sorted(int(row["subject_id"]) for row in pages(v1, f"/activity?{query}", 1)) == expected
+    assert v1.good("GET", f"/activity/count?{query}")["count"] == len(expected)
 
 
 def test_the_actor_is_the_user_in_the_header(v1: V1Client) -> None:

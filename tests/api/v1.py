@@ -91,7 +91,7 @@ def problem(reply: Reply) -> dict[str, Any]:
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.headers["cache-control"] == "no-store"
     body: dict[str, Any] = reply.json
-    assert set(body) - {"id"} == {"type", "title", "status", "detail"}
+    assert set(body) - {"id", "field", "limit", "reason"} == {"type", "title", "status", "detail"}
     assert body["status"] == reply.status
     assert body["title"]
     return body

@@ -23,7 +23,7 @@ def _database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TENANT", "acme")
     with Holdfast(path) as hf:
         for agent in ("helper", "writer"):
-            hf.tenant("acme").agents.create(NewAgent(name=agent, id=agent))
+            hf.tenant("acme").agents.create(NewAgent(agent))
 
 
 def run(*arguments: str) -> Result:

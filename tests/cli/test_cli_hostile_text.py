@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, NewAgent, NewChannelInstance, NewMessage
 from holdfast.cli.commands import root
+from holdfast.encryption import Secret, new_key
 from tests.cli.commands import commands, is_inherited
 from tests.cli.test_cli_checkpoints import state
 from tests.workspaces.fingerprints import put
@@ -40,6 +41,7 @@ class Setup(NamedTuple):
     key: str
     hold: str
     snapshots: list[str]
+    codes: list[str]
 
 
 @pytest.fixture
@@ -48,6 +50,8 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "agents.db")
     monkeypatch.setenv("HOLDFAST_TENANT", HOSTILE)
+    monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEY", new_key())
+    monkeypatch.setenv("HOSTILE_VALUE", HOSTILE)
     with Holdfast("agents.db") as hf:
         tenant = hf.tenant(HOSTILE)
         session = tenant.sessions.create(key=HOSTILE, user=HOSTILE, agent=HOSTILE, metadata={HOSTILE: HOSTILE})
@@ -78,13 +82,21 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
         for id in ("1", f"2 {HOSTILE}"):
             written = state([f"{id} {HOSTILE}"], {f"{id} {HOSTILE}": HOSTILE})
             tenant.checkpoints.put(HOSTILE, id=id, user=HOSTILE, **written, metadata={HOSTILE: HOSTILE})
-        tenant.agents.create(NewAgent(id=HOSTILE, name=HOSTILE))
-        tenant.channel_instances.create(
-            NewChannelInstance(name=HOSTILE, channel_type=HOSTILE, agent=HOSTILE, config={HOSTILE: HOSTILE})
+        tenant.agents.create(NewAgent(HOSTILE, display_name=HOSTILE))
+        tenant.channels.create(
+            NewChannelInstance(
+                name=HOSTILE,
+                channel_type=HOSTILE,
+                agent=HOSTILE,
+                credentials=Secret({HOSTILE: HOSTILE}),
+                config={HOSTILE: HOSTILE},
+            )
         )
+        tenant.secrets.set(HOSTILE, Secret(HOSTILE.replace("\n", "")))  # the lines of a secret are printed
+        codes = [tenant.pairing.request(sender, HOSTILE, account=HOSTILE).code for sender in (HOSTILE, f"2 {HOSTILE}")]
         hold = tenant.retention.hold(HOSTILE).id
         key = hf.api_keys.create(f"hf_{'a1' * 24}", name=HOSTILE, scopes=["read"], tenant=HOSTILE).id
-    return Setup(tmp_path, session.id, run.id, key, hold, snapshots)
+    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes)
 
 
 def walk(setup: Setup) -> Iterator[list[str]]:
@@ -98,12 +110,27 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["keys", "create", "--name", f"{HOSTILE} 2"]
     for name in ("list", "show", "diff"):
         yield ["checkpoints", name, *thread]
-    # The commands of all record stores are the same code.
+    # The commands of all record stores are the same code, and so are those of all grant stores.
+    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "shares", HOSTILE]
+    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "accessible", HOSTILE]
+    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
     yield ["channels", "list"]
     yield ["channels", "show", HOSTILE]
     yield ["channels", "create", "--name", f"2 {HOSTILE}", "--channel-type", HOSTILE, "--agent", HOSTILE]
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
+    yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
+    yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
+    yield ["secrets", "get", HOSTILE]
+    yield ["secrets", "list"]
+    yield ["secrets", "delete", HOSTILE, "--yes"]
+    yield ["pairing", "list"]
+    for name, code in zip(("approve", "deny"), setup.codes, strict=True):
+        yield ["pairing", name, code]
+    yield ["pairing", "devices"]
+    yield ["pairing", "revoke", HOSTILE, HOSTILE]
     yield ["migrate", "status"]
     yield ["migrate", "up"]
     for name in ("hold", "holds", "plan", "policy", "run"):

@@ -21,7 +21,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", path)
     monkeypatch.setenv("HOLDFAST_TENANT", "acme")
     with Holdfast(path, encryption_key=key) as hf:
-        hf.tenant("acme").agents.create(NewAgent(name="Helper", id="helper"))
+        hf.tenant("acme").agents.create(NewAgent("helper", display_name="Helper"))
     return path
 
 
@@ -83,7 +83,7 @@ def test_a_secret_comes_from_a_file_or_a_variable_and_is_not_shown(
     assert [result.exit_code for result in outputs] == [0] * len(outputs)
     assert not any("s3cr3t" in result.output for result in outputs)
     with Holdfast(database, encryption_key=_key()) as hf:
-        revealed = [channel.credentials.reveal() for channel in hf.tenant("acme").channel_instances.list()]  # type: ignore[union-attr]
+        revealed = [channel.credentials.reveal() for channel in hf.tenant("acme").channels.list()]  # type: ignore[union-attr]
     assert revealed == [{"token": "s3cr3t"}] * 3
 
     assert run("update", "file", "--clear", "credentials").exit_code == 0

@@ -144,7 +144,7 @@ def test_policies_and_holds_are_described_for_people(setup: tuple[Path, str]) ->
             "01900000-0000-7000-8000-000000000000",
         ),
         (["retention", "run", "--every", "0"], 2, "--every"),
-        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs must be in a directory"),
+        (["retention", "plan", "--packs", "ftp://nowhere"], 1, "packs"),
         (["doctor", "--database", "nowhere/none.db"], 1, "none.db"),
     ],
 )

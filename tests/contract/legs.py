@@ -434,7 +434,7 @@ def _move_in(hf: Holdfast) -> None:
 
 def _keep_agents_busy(resident: TenantHandle) -> None:
     """Create an agent with a block, and a run of each kind that no worker claims."""
-    agent = resident.agents.create(NewAgent(name="Helper", id="helper", tags=["resident"]))
+    agent = resident.agents.create(NewAgent("helper", display_name="Helper", tags=["resident"]))
     resident.blocks.set(agent.id, "persona", "kind")
     session = resident.sessions.create(key="resident:runs")
     for ending in ("paused", "waiting", "completed"):

@@ -52,7 +52,9 @@ ON_WAITING: Defects = {
     "titles of deleted sessions": query(WAITING, "titles", "deleted_at IS NULL AND", ""),
     "titles that are numbers": query(WAITING, "titles", "AND json_type(metadata, '$.chat_title') = 'text'", ""),
     "the oldest title": query(WAITING, "titles", "updated_at DESC, id DESC", "updated_at"),
-    "a repeated batch that may differ": mock.patch.object(pending_messages, "_repeated", lambda new, there: there),
+    "a repeated batch that may differ": mock.patch.object(
+        pending_messages, "_repeated", lambda new, existing: existing
+    ),
     "a tenant registered under another name": query(
         registration.queries, "register", "VALUES (:tenant_id", "VALUES (:tenant_id || 'x'"
     ),
@@ -87,7 +89,7 @@ ON_SAID: Defects = {
     "feedback on deleted sessions": query(SAID, "session_of", "AND (s.deleted_at IS NULL) IS TRUE", ""),
     "the newest feedback first": query(READ, "list", "ORDER BY created_at, id", "ORDER BY created_at DESC"),
     "an update that renews the time of making": query(SAID, "update", "metadata =", "created_at = :now_at, metadata ="),
-    "an id that may mean anything": mock.patch.object(feedback, "_same", lambda there, params: there),
+    "an id that may mean anything": mock.patch.object(feedback, "_same", lambda existing, params: existing),
     "feedback of all messages of a session": query(
         message_changes.queries, "delete_feedback", "AND message_id IN (SELECT value FROM json_each(:ids))", ""
     ),

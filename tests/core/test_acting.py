@@ -30,7 +30,7 @@ def acme() -> Iterator[TenantHandle]:
 def test_a_thread_does_not_inherit_the_context_of_its_starter(acme: TenantHandle) -> None:
     with acme.acting(user="ada"), ThreadPoolExecutor(1) as pool:
         assert pool.submit(copy_context().run, acme.acting_now).result() == ActorContext(user="ada")
-        # A thread with an empty context, whatever this Python lets threads inherit.
+        # A thread with an empty context: some versions of Python let threads inherit it.
         assert pool.submit(_in_empty_context, acme.acting_now).result() == NO_ACTOR
     assert acme.acting_now() == NO_ACTOR
 

@@ -160,7 +160,9 @@ def on_metadata(draw: st.DrawFn) -> Filter:
     op = draw(st.sampled_from(["eq", "ne", "in", "contains", *COMPARED]))
     if op == "in":
         return Filter("in", draw(st.lists(scalar, max_size=3)), meta=key)
-    return Filter(op, draw(scalar.filter(lambda each: op not in COMPARED or kind(each) in ("number", "str"))), meta=key)  # type: ignore[arg-type]
+    return Filter(
+        op, draw(scalar.filter(lambda value: op not in COMPARED or kind(value) in ("number", "str"))), meta=key
+    )  # type: ignore[arg-type]
 
 
 def fits(row: Values, f: Filter) -> bool:
@@ -194,61 +196,56 @@ def test_a_time_is_the_same_in_every_zone(answers: Callable[..., list[int]]) -> 
 
 
 @pytest.mark.parametrize(
-    ("f", "message"),
+    ("f", "field"),
     [
-        (column("count").eq("1"), "count is compared with a whole number under 1e16, not '1'"),
-        (column("count").eq(1.0), "whole number"),
-        (column("count").eq(True), "whole number"),
-        (column("count").lt(None), "whole number"),
-        (column("count").eq(10**16), "under 1e16"),
-        (column("count").eq(-(10**5000)), "int without a repr"),
-        (column("count").contains(1), "'contains' needs a text column, and count is not one"),
-        (column("count").is_in([1, "2"]), "not '2'"),
-        (column("done").eq(1), "done is compared with true or false, not 1"),
-        (column("done").lt(True), "done is true or false and has no order"),
-        (column("at").eq(MOMENT.replace(tzinfo=None)), "at is compared with a datetime with a time zone"),
-        (column("at").eq(5), "a datetime with a time zone, not 5"),
-        (column("at").eq(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))), "the years 1 and 9999"),
-        (column("name").eq(b"a"), "name is compared with text, not b'a'"),
-        (column("name").contains(None), "text, not None"),
-        (column("name").is_in("ab"), "'in' takes a list of values"),
-        (column("name").is_in(b"ab"), "'in' takes a list of values"),
-        (column("id").eq("1"), "id must be a UUID, not '1'"),
-        (column("id").contains(IDS[0]), "'contains' needs a text column"),
-        (column("id").eq(7), "id is compared with text, not 7"),
-        (column("").eq(1), "the column ''"),
-        (column("extra").eq(1), "the column 'extra'"),
-        (column("name_column").eq("a"), "the column 'name_column'"),
-        (meta("k").lt(True), "'lt' compares numbers or text, not True"),
-        (meta("k").ge(None), "'ge' compares numbers or text, not None"),
-        (meta("k").eq([1]), "not list"),
-        (meta("k").eq({}), "not dict"),
-        (meta("k").contains(b"a"), "not bytes"),
-        (meta("k").is_in([1, [2]]), "not list"),
-        (meta("k").eq(float("nan")), "finite and under 1e16"),
-        (meta("k").eq(float("-inf")), "finite and under 1e16"),
-        (meta("k").eq(1e16), "finite and under 1e16"),
-        (
-            Filter("like", "a", column="name"),
-            "unknown operator 'like'; operators: eq, ne, lt, le, gt, ge, in, contains",
-        ),  # type: ignore[arg-type]
-        (Filter("eq", 1), "names exactly one of them"),
-        (Filter("eq", 1, column="name", meta="k"), "names exactly one of them"),
-        ({"column": "name", "op": "eq", "value": 1}, "a filter is made with column"),
-        (None, "a filter is made with column"),
+        (column("count").eq("1"), "count"),
+        (column("count").eq(1.0), "count"),
+        (column("count").eq(True), "count"),
+        (column("count").lt(None), "count"),
+        (column("count").eq(10**16), "count"),
+        (column("count").eq(-(10**5000)), "count"),
+        (column("count").contains(1), "count"),
+        (column("count").is_in([1, "2"]), "count"),
+        (column("done").eq(1), "done"),
+        (column("done").lt(True), "done"),
+        (column("at").eq(MOMENT.replace(tzinfo=None)), "at"),
+        (column("at").eq(5), "at"),
+        (column("at").eq(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))), "at"),
+        (column("name").eq(b"a"), "name"),
+        (column("name").contains(None), "name"),
+        (column("name").is_in("ab"), "value"),
+        (column("name").is_in(b"ab"), "value"),
+        (column("id").eq("1"), "id"),
+        (column("id").contains(IDS[0]), "id"),
+        (column("id").eq(7), "id"),
+        (column("").eq(1), "column"),
+        (column("extra").eq(1), "column"),
+        (column("name_column").eq("a"), "column"),
+        (meta("k").lt(True), "value"),
+        (meta("k").ge(None), "value"),
+        (meta("k").eq([1]), "value"),
+        (meta("k").eq({}), "value"),
+        (meta("k").contains(b"a"), "value"),
+        (meta("k").is_in([1, [2]]), "value"),
+        (meta("k").eq(float("nan")), "value"),
+        (meta("k").eq(float("-inf")), "value"),
+        (meta("k").eq(1e16), "value"),
+        (Filter("like", "a", column="name"), "op"),  # type: ignore[arg-type]
+        (Filter("eq", 1), "where"),
+        (Filter("eq", 1, column="name", meta="k"), "where"),
+        ({"column": "name", "op": "eq", "value": 1}, "where"),
+        (None, "where"),
     ],
-    ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
-@pytest.mark.parametrize("dialect", list(Dialect), ids=lambda each: each.value)
-def test_invalid_filters_are_rejected_for_both_engines(f: Any, message: str, dialect: Dialect) -> None:
-    with pytest.raises(InvalidFilter) as caught:
+@pytest.mark.parametrize("dialect", list(Dialect), ids=lambda value: value.value)
+def test_invalid_filters_are_rejected_for_both_engines(f: Any, field: str, dialect: Dialect) -> None:
+    with raises(InvalidFilter, field=field) as caught:
         TABLE.compile([f], {}, dialect, Limits())
-    assert message in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
-    "filters", ["name", b"name", {"name": 1}, 7, None, {1}, iter([])], ids=lambda each: type(each).__name__
+    "filters", ["name", b"name", {"name": 1}, 7, None, {1}, iter([])], ids=lambda value: type(value).__name__
 )
 def test_filters_must_be_a_list(filters: Any) -> None:
     if isinstance(filters, bytes):

@@ -14,9 +14,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.core import grants
 from holdfast.core.grants import AsyncGrants, GrantTable
-from holdfast.core.records import Limited, Names, References
+from holdfast.core.records import Limited, Names
 from holdfast.core.rows import Column
 from holdfast.limits import Limits
+from holdfast.stores.agents.agent_shares import LIVE_AGENT
 from holdfast.stores.objects.activity import Audited
 from holdfast.sync_runner import step
 from tests.contract.cases.grant_promises import PROMISES, GrantKit, Promise, wrong_grants_are_rejected
@@ -52,7 +53,7 @@ class NewAgentMember(Struct, frozen=True, kw_only=True):
 
 class AgentMember(Struct, frozen=True):
     team: Annotated[str, Limited("name_bytes", empty=False)]
-    agent: Annotated[str, Limited("name_bytes", empty=False), References("agents", "agent")]
+    agent: Annotated[str, Limited("name_bytes", empty=False), LIVE_AGENT]
     granted_by: Annotated[str, Limited("name_bytes")]
     created_at: datetime
 
@@ -72,9 +73,11 @@ TABLES = (
     """CREATE TABLE members (tenant_id {text} NOT NULL, team {text} NOT NULL, user_id {text} NOT NULL,
         role {text} NOT NULL, tools {json} NOT NULL, note {text} NOT NULL, created_at {time} NOT NULL,
         updated_at {time} NOT NULL, PRIMARY KEY (tenant_id, team, user_id))""",
+    "CREATE INDEX members_by_user ON members (tenant_id, user_id, team)",
     """CREATE TABLE agent_members (tenant_id {text} NOT NULL, team {text} NOT NULL, agent {text} NOT NULL,
         granted_by {text} NOT NULL, created_at {time} NOT NULL, PRIMARY KEY (tenant_id, team, agent),
         FOREIGN KEY (tenant_id, agent) REFERENCES agents ON DELETE CASCADE)""",
+    "CREATE INDEX agent_members_by_agent ON agent_members (tenant_id, agent, team)",
 )
 LIMITS = Limits(list_rows=3, name_bytes=60, text_bytes=60, tools=2)
 KINDS = {table.principal: number for number, table in enumerate(AsyncMembers.grants)}

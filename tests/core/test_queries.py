@@ -97,7 +97,7 @@ def test_variants_belong_to_one_engine() -> None:
 
 @pytest.mark.parametrize("second", ["-- name: q\n", "-- name: q @sqlite\n"])
 def test_a_query_defined_twice_is_an_error(second: str) -> None:
-    with pytest.raises(ValueError, match="the query q is defined twice for sqlite"):
+    with pytest.raises(ValueError, match=r"\bq\b.*sqlite"):
         parse(f"-- name: q\nSELECT 1;\n{second}SELECT 2;\n")
 
 
@@ -109,7 +109,7 @@ def test_queries_share_a_part() -> None:
     assert sorted(parsed) == ["one", "two"]
     assert parsed["one"].statement(Dialect.POSTGRES).sql == "WITH a AS (SELECT $1)\nSELECT 1"
     assert parsed["two"].statement(Dialect.SQLITE).names == ("x", "y")
-    with pytest.raises(ValueError, match="the query q includes unknown parts: tail"):
+    with pytest.raises(ValueError, match="tail"):
         parse("-- part: head\nSELECT 1\n-- name: q\n/*part tail*/;\n")
 
 

@@ -51,10 +51,10 @@ class RunModel:
             if depth > self.limits.run_depth:
                 raise LimitExceeded
         if id in self.runs:
-            there = self.runs[id]
-            if (there.session_id, there.parent_run_id) != (session_id, parent):
+            existing = self.runs[id]
+            if (existing.session_id, existing.parent_run_id) != (session_id, parent):
                 raise Conflict
-            return there
+            return existing
         run = Run(
             id=id, session_id=session_id, agent="", status="pending", iteration=0, epoch=0, attempts=0,
             max_attempts=max_attempts, holder="", lease_ms=0, lease_until=None, doubted_at=None, pause_until=None,
@@ -89,11 +89,11 @@ class RunModel:
         pause_until: datetime | None = None,
     ) -> Any:
         run, given = self._run(run_id), (state, messages, tool_calls, usage, stop_reason, pause_until)
-        there = self.steps[run_id][iteration - 1] if iteration <= len(self.steps[run_id]) else None
-        if there is not None and there[1].epoch == epoch and same(_plain(there[0]), _plain(given)):
-            return there[1], there[2]
+        existing = self.steps[run_id][iteration - 1] if iteration <= len(self.steps[run_id]) else None
+        if existing is not None and existing[1].epoch == epoch and same(_plain(existing[0]), _plain(given)):
+            return existing[1], existing[2]
         self._check(run, epoch)
-        if there is not None or iteration != run.iteration + 1:
+        if existing is not None or iteration != run.iteration + 1:
             raise Conflict
         self._check_outcomes(self.calls[run_id], tool_calls, ends=stop_reason is not None)
         usage = usage or Usage()
@@ -199,25 +199,25 @@ class RunModel:
     def intend(self, run_id: str, *, epoch: int, calls: Sequence[NewToolCall]) -> Any:
         run = self._run(run_id)
         self._check(run, epoch)
-        there = self.calls[run_id]
-        begun = [call for call in calls if call.id in there and self._begins(there[call.id], call, epoch)]
-        new = [(place, call) for place, call in enumerate(calls) if call.id not in there]
-        if len([call for call in there.values() if call.step is None]) + len(new) > self.limits.open_tool_calls:
+        existing = self.calls[run_id]
+        begun = [call for call in calls if call.id in existing and self._begins(existing[call.id], call, epoch)]
+        new = [(place, call) for place, call in enumerate(calls) if call.id not in existing]
+        if len([call for call in existing.values() if call.step is None]) + len(new) > self.limits.open_tool_calls:
             raise LimitExceeded
         for _, call in new:
-            there[call.id] = ToolCall(
+            existing[call.id] = ToolCall(
                 id=call.id, run_id=run_id, tool_name=call.tool_name, tool_input=call.tool_input, safety=call.safety,
                 status="held" if call.hold else "begun", iteration=run.iteration + 1, epoch=epoch,
                 attempts=0 if call.hold else 1, pause_until=None, result=None, error=None, step=None,
                 started_at=self.now, finished_at=None,
             )  # fmt: skip
         for call in begun:
-            was = there[call.id]
-            there[call.id] = replace(
+            was = existing[call.id]
+            existing[call.id] = replace(
                 was, status="begun", attempts=was.attempts + 1, epoch=epoch, pause_until=None, started_at=self.now
             )
         self.runs[run_id] = replace(run, doubted_at=None, lease_until=self._until(run))
-        return [there[call.id] for call in calls]
+        return [existing[call.id] for call in calls]
 
     def pending(self, run_id: str) -> Any:
         run = self._run(run_id)
@@ -315,7 +315,7 @@ class RunModel:
             for call in list(self.calls[run.id].values()):
                 if call.status in UNFINISHED:
                     self._put(replace(call, status="cancelled", error=reason, finished_at=self.now))
-        for child in [each for each in self.runs.values() if each.parent_run_id == run.id]:
+        for child in [other for other in self.runs.values() if other.parent_run_id == run.id]:
             self._cancel(child, reason)
 
     def _take(self, run: Run, holder: str, ttl_ms: int) -> Run | None:
@@ -352,23 +352,23 @@ class RunModel:
         self.look[run.id] = ("leased", run.doubted_at + grace)
         return run.doubted_at + grace <= self.now
 
-    def _begins(self, there: ToolCall, call: NewToolCall, epoch: int) -> bool:
-        alike = (there.tool_name, there.safety) == (call.tool_name, call.safety) and same(
-            there.tool_input, call.tool_input
+    def _begins(self, existing: ToolCall, call: NewToolCall, epoch: int) -> bool:
+        alike = (existing.tool_name, existing.safety) == (call.tool_name, call.safety) and same(
+            existing.tool_input, call.tool_input
         )
-        if not alike or there.status not in UNFINISHED:
+        if not alike or existing.status not in UNFINISHED:
             raise Conflict
-        if there.status == "held":
+        if existing.status == "held":
             if call.hold:
                 return False
             raise Conflict
-        if there.status == "ready":
-            if there.pause_until is not None and there.pause_until > self.now:
+        if existing.status == "ready":
+            if existing.pause_until is not None and existing.pause_until > self.now:
                 raise Conflict
             return True
-        if there.epoch == epoch:
+        if existing.epoch == epoch:
             return False
-        if there.safety != "idempotent":
+        if existing.safety != "idempotent":
             raise Conflict
         return True
 

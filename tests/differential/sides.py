@@ -51,8 +51,8 @@ class Sides:
 
     def close(self) -> None:
         """Close both handles."""
-        for each in self._opened:
-            each.close()
+        for value in self._opened:
+            value.close()
 
     def call(self, tenant: str | None, name: str, *args: Any, **kwargs: Any) -> Any:
         """Make a call on every side, compare the results, and return the model's result or error."""
@@ -92,9 +92,9 @@ def shape(value: Any) -> Any:
     if isinstance(value, Exception):
         return {"error": type(value).__name__}
     if isinstance(value, Page):
-        return {"rows": [shape(each) for each in value], "more": value.next is not None}
+        return {"rows": [shape(item) for item in value], "more": value.next is not None}
     if isinstance(value, list):
-        return [shape(each) for each in value]
+        return [shape(item) for item in value]
     if isinstance(value, Struct):
         return {field: shape(getattr(value, field)) for field in value.__struct_fields__} | {"is": type(value).__name__}
     return value.isoformat() if isinstance(value, datetime) else value

@@ -94,6 +94,6 @@ def test_random_histories_leave_the_same_tasks_as_the_model(history: list[tuple[
         for name, id, task in history:
             expected = getattr(model, name)(id, *([task] if name == "save" else []))
             assert done(tenant.a2a_tasks, name, id, task) == expected, (name, id)
-            found = {each.id: each.task for each in tenant.a2a_tasks.list()}
+            found = {task.id: task.task for task in tenant.a2a_tasks.list()}
             assert found == model.live
             assert tenant.a2a_tasks.count() == len(model.live)

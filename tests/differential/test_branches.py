@@ -75,13 +75,13 @@ class Machine(RuleBasedStateMachine):
     def append_some(self, number: int, count: int, tokens: int) -> None:
         new = [
             NewMessage(
-                role=("user", "assistant")[(number + each) % 2],
-                content=f"{self.sides.step} {each}",
-                metadata={"n": (number + each) % 4},
+                role=("user", "assistant")[(number + index) % 2],
+                content=f"{self.sides.step} {index}",
+                metadata={"n": (number + index) % 4},
                 token_count=tokens,
                 is_preserved=number % 3 == 0,
             )
-            for each in range(count)
+            for index in range(count)
         ]
         if count == 1:
             self.call("messages.append", self.session(number), role="user", content="alone", token_count=tokens)
@@ -92,10 +92,15 @@ class Machine(RuleBasedStateMachine):
     @rule(number=NUMBER, which=NUMBER)
     def append_again(self, number: int, which: int) -> None:
         """Repeat a call whose response was lost, whatever branch the session shows by now."""
-        there = self.call("messages.get", self.some_message(which))
-        if isinstance(there, Message):
-            what = {"role": there.role, "content": there.content, "metadata": there.metadata, "id": there.id}
-            self.call("messages.append", there.session_id, **what)
+        existing = self.call("messages.get", self.some_message(which))
+        if isinstance(existing, Message):
+            what = {
+                "role": existing.role,
+                "content": existing.content,
+                "metadata": existing.metadata,
+                "id": existing.id,
+            }
+            self.call("messages.append", existing.session_id, **what)
             self.call("messages.append", self.session(number), **what)
             self.counters(number)
 
@@ -120,8 +125,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, back=st.integers(0, 7))
     def fork_and_switch(self, number: int, back: int) -> None:
-        there = self.call("messages.list", self.session(number))
-        at = there[-1 - back % len(there)].seq if there else 0
+        existing = self.call("messages.list", self.session(number))
+        at = existing[-1 - back % len(existing)].seq if existing else 0
         made = self.call("branches.fork", self.session(number), at=at)
         self.call("branches.switch", self.session(number), made.number)
 
@@ -144,7 +149,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, which=st.lists(NUMBER, min_size=1, max_size=3))
     def delete(self, number: int, which: list[int]) -> None:
-        self.call("messages.delete", self.session(number), [self.some_message(each) for each in which])
+        self.call("messages.delete", self.session(number), [self.some_message(index) for index in which])
         self.counters(number)
 
     @rule(number=NUMBER, which=NUMBER, tokens=st.none() | st.integers(0, 9), preserved=st.none() | st.booleans())
@@ -198,9 +203,9 @@ class Machine(RuleBasedStateMachine):
         """Compare every branch of every session in both directions, after a rewind and its redo."""
         for session in self.sessions:
             self.call("sessions.restore", session)
-            there = self.call("messages.last", session, 3)
-            if there:
-                self.call("branches.rewind", session, to=there[0].seq)
+            existing = self.call("messages.last", session, 3)
+            if existing:
+                self.call("branches.rewind", session, to=existing[0].seq)
                 self.call("branches.redo", session)
             branches = self.call("branches.list", session, limit=20)
             for branch in branches:

@@ -113,14 +113,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, which=st.lists(NUMBER, max_size=6), summary=given.small_text, id=ids)
     def compact(self, tenant: str, which: list[int], summary: str, id: str | None) -> None:
-        chosen = [self.id(PendingMessage, each) for each in which]
+        chosen = [self.id(PendingMessage, index) for index in which]
         self.call(tenant, "pending_messages.compact", chosen, summary, id=id)
 
     @rule(room=rooms, count=st.integers(1, 4), id=ids)
     def compact_a_group(self, room: Any, count: int, id: str | None) -> None:
-        there = self.call("acme", "pending_messages.list_by_key", *room, limit=5)
-        if isinstance(there, Page):
-            chosen = [message.id for message in there[:count]]
+        existing = self.call("acme", "pending_messages.list_by_key", *room, limit=5)
+        if isinstance(existing, Page):
+            chosen = [message.id for message in existing[:count]]
             self.call("acme", "pending_messages.compact", chosen, "summary", id=id)
             self.call("acme", "pending_messages.list_groups")
 
@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.lists(NUMBER, min_size=1, max_size=3))
     def take_out(self, which: list[int]) -> None:
-        self.call("acme", "contacts.unmerge", [self.id(Contact, each) for each in which])
+        self.call("acme", "contacts.unmerge", [self.id(Contact, index) for index in which])
 
     @rule(tenant=TENANTS, search=searches, channel_type=st.sampled_from([None, None, "telegram"]), limit=limits,
           peer_kind=st.sampled_from([None, None, "group", ""]), where=st.sampled_from([[], [], [column("username").ne("")],
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, which=st.lists(NUMBER, max_size=6), what=st.sampled_from(["merge", "merge", "unmerge"]))
     def same_person(self, tenant: str, which: list[int], what: str) -> None:
-        chosen = [self.id(Contact, each) for each in which]
+        chosen = [self.id(Contact, index) for index in which]
         answer = self.call(tenant, f"contacts.{what}", chosen)
         if isinstance(answer, str):
             self.call(tenant, "contacts.list", merged_id=answer, limit=6)
@@ -199,10 +199,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBER, which=st.lists(NUMBER, max_size=2))
     def lose_messages(self, number: int, which: list[int]) -> None:
-        chosen = [self.id(Message, each) for each in which]
+        chosen = [self.id(Message, index) for index in which]
         self.call("acme", "messages.delete", self.sessions[number % 2], chosen)
-        for each in chosen:  # and another one with the same name that was not chosen
-            self.call("acme", "messages.append", self.sessions[0], role="user", content="again", id=each)
+        for index in chosen:  # and another one with the same name that was not chosen
+            self.call("acme", "messages.append", self.sessions[0], role="user", content="again", id=index)
 
     @rule(tenant=TENANTS, number=NUMBER, user=users, id=ids, is_positive=given.flags, text=given.small_text,
           issue_type=st.sampled_from([None, None, "tool", "factual", "", "no"]), metadata=given.metadata)  # fmt: skip

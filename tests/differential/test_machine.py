@@ -60,7 +60,8 @@ class Machine(RuleBasedStateMachine):
             tenant = TENANTS[number % 2]
             self.call(tenant, "sessions.create", id=id, key=f"k{number // 2}", metadata={"a": number, "b": "pro"})
             new = [
-                NewMessage(role="user", content=str(each), metadata={"a": each}, token_count=each) for each in range(3)
+                NewMessage(role="user", content=str(index), metadata={"a": index}, token_count=index)
+                for index in range(3)
             ]
             self.call(tenant, "messages.append_many", id, new)
 
@@ -95,8 +96,8 @@ class Machine(RuleBasedStateMachine):
         return self._some(self.messages, number)
 
     @staticmethod
-    def _some(there: Sequence[tuple[str, str]], number: int) -> tuple[str, str]:
-        tenant, id = there[-1 - number % min(len(there), 9)]
+    def _some(existing: Sequence[tuple[str, str]], number: int) -> tuple[str, str]:
+        tenant, id = existing[-1 - number % min(len(existing), 9)]
         stray = number % 17
         if stray == 16:
             return TENANTS[number % 3], id
@@ -193,10 +194,15 @@ class Machine(RuleBasedStateMachine):
     def append_again(self, number: int, session: int, again: bool) -> None:
         """Append an existing message again, like a caller whose response was lost; sometimes to the wrong session."""
         tenant, id = self.message(number)
-        there = self.call(tenant, "messages.get", id)
-        if isinstance(there, Message):
-            where = there.session_id if again else self.session(session)[1]
-            what = {"kind": there.kind, "role": there.role, "content": there.content, "metadata": there.metadata}
+        existing = self.call(tenant, "messages.get", id)
+        if isinstance(existing, Message):
+            where = existing.session_id if again else self.session(session)[1]
+            what = {
+                "kind": existing.kind,
+                "role": existing.role,
+                "content": existing.content,
+                "metadata": existing.metadata,
+            }
             self.call(tenant, "messages.append", where, id=id, **what)
 
     @rule(number=NUMBER)
@@ -235,7 +241,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=NUMBER, ids=st.lists(NUMBER, max_size=5))
     def delete_messages(self, number: int, ids: list[int]) -> None:
         tenant, id = self.session(number)
-        self.call(tenant, "messages.delete", id, [self.message(each)[1] for each in ids])
+        self.call(tenant, "messages.delete", id, [self.message(index)[1] for index in ids])
 
     @rule(tenant=st.sampled_from([*NEW, *TENANTS]), metadata=given.metadata, what=st.sampled_from(["create", "update"]))
     def keep_a_tenant(self, tenant: str, metadata: Any, what: str) -> None:

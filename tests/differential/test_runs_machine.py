@@ -163,8 +163,8 @@ class Machine(RuleBasedStateMachine):
         self, number: int, state: Any, texts: list[str], outcomes: list[str], result: Any, ends: str | None
     ) -> None:
         run = self.run_of(number)
-        there = self.model.calls[run.id]
-        done = [id for id in outcomes if number % 5 == 4 or (id in there and there[id].step is None)]
+        existing = self.model.calls[run.id]
+        done = [id for id in outcomes if number % 5 == 4 or (id in existing and existing[id].step is None)]
         self.last = {
             "run_id": run.id,
             "epoch": self.epoch_of(run, number),
@@ -230,9 +230,9 @@ class Machine(RuleBasedStateMachine):
     def intend_again(self, number: int) -> None:
         """Load a run, as after a crash."""
         run = self.run_of(number)
-        there = list(self.model.calls[run.id].values())
-        if there:
-            call = there[number % len(there)]
+        existing = list(self.model.calls[run.id].values())
+        if existing:
+            call = existing[number % len(existing)]
             again = NewToolCall(id=call.id, tool_name=call.tool_name, tool_input=call.tool_input, safety=call.safety)
             self.call("intend", run.id, epoch=self.epoch_of(run, number), calls=[again])
 
@@ -240,9 +240,9 @@ class Machine(RuleBasedStateMachine):
     def decide(self, number: int, id: str, what: str) -> None:
         """Act on a tool call, usually on an open one."""
         run = self.run_of(number)
-        there = [call for calls in self.model.calls.values() for call in calls.values() if call.step is None]
-        if there and number % 4:
-            run, id = self.model.runs[there[number % len(there)].run_id], there[number % len(there)].id
+        existing = [call for calls in self.model.calls.values() for call in calls.values() if call.step is None]
+        if existing and number % 4:
+            run, id = self.model.runs[existing[number % len(existing)].run_id], existing[number % len(existing)].id
         if what == "snooze":
             until = from_us(self.clock.now_us()) + timedelta(seconds=number % 7)
             self.call("snooze", run.id, id, epoch=self.epoch_of(run, number), until=until)
@@ -280,7 +280,7 @@ def told(answer: Any) -> Any:
     if isinstance(answer, LoadedRun):
         answer = (answer.run, answer.step, answer.tool_calls)
     if isinstance(answer, tuple):
-        return [shape(list(each) if isinstance(each, list) else each) for each in answer]
+        return [shape(list(item) if isinstance(item, list) else item) for item in answer]
     return shape(list(answer) if isinstance(answer, list) else answer)
 
 

@@ -26,7 +26,7 @@ OWN_TABLE = "CREATE TABLE callers_own (label TEXT NOT NULL)"
 
 
 async def done(value: Any) -> Any:
-    """What a call comes to, whether it blocks or suspends."""
+    """Return the result of a call, whether it blocks or suspends."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -54,7 +54,7 @@ class Caller:
         await done(self.raw.rollback())
 
     async def nested(self) -> Callable[[], Any]:
-        """Set a savepoint; the function returned goes back to it."""
+        """Set a savepoint; return a function that rolls back to it."""
         await self.execute("SAVEPOINT callers_own")
         return lambda: self.execute("ROLLBACK TO SAVEPOINT callers_own")
 
@@ -63,7 +63,7 @@ class Caller:
         await self.execute(f"INSERT INTO callers_own (label) VALUES ('{label}')")
 
     async def labels(self) -> list[str]:
-        """The caller's own rows, as this connection sees them."""
+        """Return the caller's own rows, as this connection sees them."""
         return [row[0] for row in await self.execute("SELECT label FROM callers_own ORDER BY label")]
 
 
@@ -245,7 +245,7 @@ def _sqlalchemy_async(scheme: str, kind: type[Caller], *, session: bool = False)
 
 
 def sqlalchemy_url(scheme: str, url: str) -> str:
-    """Our address in SQLAlchemy's spelling."""
+    """Return the address in SQLAlchemy's form."""
     return f"{scheme}:///{url}" if scheme.startswith("sqlite") else url.replace("postgresql", scheme, 1)
 
 

@@ -62,7 +62,7 @@ class Stage:
         return caller
 
     def tenant(self, name: str = "acme") -> Any:
-        """The tenant on Holdfast's own connections: what everybody else sees."""
+        """Return the tenant on Holdfast's own connections, as other callers see it."""
         return self.hf.tenant(name)
 
 

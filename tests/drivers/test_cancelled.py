@@ -66,14 +66,14 @@ class Slowed:
             await asyncio.sleep(0.01)
 
     def stop(self) -> None:
-        """Let the statement go on, and all others pass."""
+        """Let the statement continue, and all others pass."""
         self._word = ""
         self._holder.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 
 @pytest.mark.parametrize(("leg", "inside", "word", "fails", "kept"), CASES)
 @pytest.mark.parametrize("times", [1, 3], ids=["once", "again and again"])
-def test_a_savepoint_is_set_kept_or_undone_whole(
+def test_a_cancelled_savepoint_is_released_or_rolled_back_completely(
     leg: Leg,
     times: int,
     inside: bool,

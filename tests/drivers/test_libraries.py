@@ -22,7 +22,7 @@ from holdfast.errors import InvalidInput, ReadOnly, SchemaMismatch, Unavailable
 from tests.drivers.callers import SQLITE_LEGS, Leg, done, leg
 from tests.errors import raises
 
-JOINED = [pytest.param(each, id=each.name) for each in SQLITE_LEGS]
+JOINED = [pytest.param(item, id=item.name) for item in SQLITE_LEGS]
 
 
 @pytest.mark.parametrize("leg", JOINED)
@@ -44,7 +44,7 @@ def test_a_connection_of_the_other_library_is_refused_and_writes_nothing(leg: Le
     asyncio.run(run())
 
 
-def test_the_refusal_says_what_to_do(sqlite_path: str) -> None:
+def test_the_refusal_names_the_option_to_use(sqlite_path: str) -> None:
     caller = sqlite3.connect(sqlite_path)
     with Holdfast(sqlite_path) as hf, pytest.raises(InvalidInput) as caught:
         hf.tenant("acme").join(caller).sessions.create(key="k")
@@ -57,7 +57,7 @@ def test_the_refusal_says_what_to_do(sqlite_path: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["symlink", "hard link", "relative"])
-def test_another_name_does_not_make_it_another_file(how: str, sqlite_path: str, tmp_path: Path) -> None:
+def test_a_second_name_of_a_file_is_the_same_file(how: str, sqlite_path: str, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     if how == "symlink":
         other.symlink_to(sqlite_path)
@@ -71,7 +71,7 @@ def test_another_name_does_not_make_it_another_file(how: str, sqlite_path: str, 
     caller.close()
 
 
-def test_an_attached_file_counts_too(sqlite_path: str) -> None:
+def test_an_attached_file_is_claimed_too(sqlite_path: str) -> None:
     caller = sqlite3.connect(":memory:")
     caller.execute("ATTACH ? AS theirs", (sqlite_path,))
     with Holdfast(sqlite_path) as hf, raises(InvalidInput, field="library"):
@@ -103,8 +103,8 @@ def test_a_file_that_was_joined_is_not_opened_with_the_other_library(sqlite_path
             assert own.tenant("acme").sessions.count() == 1
 
 
-def test_a_refused_opening_does_not_touch_the_locks_of_the_other(sqlite_path: str) -> None:
-    """To open and close a file is enough to take away every lock this process has on it, so it is not even opened."""
+def test_refusing_to_open_a_file_does_not_release_its_locks(sqlite_path: str) -> None:
+    """Opening and closing a file releases every lock that this process has on it, so it is not even opened."""
     caller = sqlite3.connect(sqlite_path, isolation_level=None)
     caller.execute("PRAGMA journal_mode = DELETE")  # so that the lock is one on the file itself
     with Holdfast(":memory:") as hf:
@@ -123,7 +123,7 @@ def _fails_as_locked(code: str, path: str) -> bool:
     return completed.returncode != 0 and "database is locked" in completed.stderr
 
 
-def test_a_file_that_was_deleted_does_not_count_for_its_successor(tmp_path: Path) -> None:
+def test_a_deleted_file_does_not_claim_its_successor(tmp_path: Path) -> None:
     """A new file is often given the number of one that was just deleted."""
     path, kept = tmp_path / "a.db", []
     with Holdfast(":memory:") as hf:
@@ -139,7 +139,7 @@ def test_a_file_that_was_deleted_does_not_count_for_its_successor(tmp_path: Path
                 item.unlink()
 
 
-def test_a_closed_connection_does_not_count(sqlite_path: str) -> None:
+def test_a_closed_connection_claims_no_file(sqlite_path: str) -> None:
     caller = sqlite3.connect(sqlite_path)
     with Holdfast(":memory:") as hf:
         handle = hf.tenant("acme").join(caller)
@@ -148,15 +148,15 @@ def test_a_closed_connection_does_not_count(sqlite_path: str) -> None:
         Holdfast(sqlite_path).close()
 
 
-def test_one_that_was_forgotten_does_not_count(sqlite_path: str) -> None:
+def test_an_unreferenced_connection_claims_no_file(sqlite_path: str) -> None:
     Holdfast(sqlite_path)  # never closed
     gc.collect()
     with Holdfast(sqlite_path, sqlite="stdlib") as hf:
         hf.tenant("acme").sessions.create(key="k")
 
 
-def test_an_own_write_waits_for_the_callers_transaction_and_nothing_is_lost(sqlite_path: str) -> None:
-    """The case for which all this is: both commits were acknowledged, and one of them was gone."""
+def test_a_write_of_holdfast_waits_for_the_callers_transaction(sqlite_path: str) -> None:
+    """Without the wait, both commits were acknowledged and one of them was lost."""
     caller = sqlite3.connect(sqlite_path, check_same_thread=False)
     with Holdfast(sqlite_path, sqlite="stdlib") as hf:
         acme = hf.tenant("acme")
@@ -177,7 +177,7 @@ def test_an_own_write_waits_for_the_callers_transaction_and_nothing_is_lost(sqli
 class TestStdlib:
     """Holdfast on Python's own SQLite, apart from what the contract says about every leg."""
 
-    def test_the_address_can_say_it(self, sqlite_path: str) -> None:
+    def test_the_address_can_name_the_library(self, sqlite_path: str) -> None:
         caller = sqlite3.connect(sqlite_path)
         with Holdfast(f"sqlite:///{sqlite_path}?library=stdlib") as hf:
             hf.tenant("acme").join(caller).sessions.create(key="k")
@@ -190,11 +190,11 @@ class TestStdlib:
             (lambda path: Holdfast(f"sqlite:///{path}?library=mysql"), "url"),
         ],
     )
-    def test_another_name_is_refused(self, open_it: Callable[[str], Any], field: str, sqlite_path: str) -> None:
+    def test_an_unknown_library_is_refused(self, open_it: Callable[[str], Any], field: str, sqlite_path: str) -> None:
         with raises(InvalidInput, field=field):
             open_it(sqlite_path)
 
-    def test_a_new_file_is_made_migrated_and_durable(self, tmp_path: Path) -> None:
+    def test_a_new_file_is_migrated_and_durable(self, tmp_path: Path) -> None:
         path = str(tmp_path / "new.db")
         with Holdfast(path, sqlite="stdlib") as hf:
             session = hf.tenant("acme").sessions.create(key="k")
@@ -214,12 +214,14 @@ class TestStdlib:
         with pytest.raises(Unavailable, match="no/such/folder"):
             Holdfast(str(tmp_path / "no/such/folder/a.db"), sqlite="stdlib")
 
-    def test_a_python_with_an_old_sqlite_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_an_old_sqlite_of_python_is_refused_with_the_required_version(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setattr(stdlib, "MIN_SQLITE_VERSION", (99, 0, 0))
         with raises(InvalidInput, field="sqlite"):
             Holdfast(str(tmp_path / "a.db"), sqlite="stdlib")
 
-    def test_many_threads_share_its_commits(self, sqlite_path: str) -> None:
+    def test_threads_share_commits_through_the_standard_library(self, sqlite_path: str) -> None:
         with Holdfast(sqlite_path, sqlite="stdlib") as hf:
             acme = hf.tenant("acme")
             session = acme.sessions.create(key="k")
@@ -235,7 +237,7 @@ class TestStdlib:
                 thread.join()
             assert [message.seq for message in acme.messages.list(session.id)] == list(range(1, 61))
 
-    def test_an_async_own_write_waits_in_a_thread_and_not_in_the_loop(self, sqlite_path: str) -> None:
+    def test_an_asynchronous_write_waits_in_a_thread_and_not_in_the_event_loop(self, sqlite_path: str) -> None:
         async def run() -> None:
             async with (
                 AsyncHoldfast(sqlite_path, sqlite="stdlib") as hf,

@@ -27,7 +27,7 @@ from holdfast.errors import Closed, InvalidInput, ReadOnly, SchemaMismatch, Unav
 from tests.drivers.callers import LEGS, POSTGRES_LEGS, SQLITE_LEGS, Leg, done, leg
 from tests.errors import raises
 
-ALL = pytest.mark.parametrize("leg", [pytest.param(each, id=each.name) for each in LEGS])
+ALL = pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in LEGS])
 ONE_OF_EACH = [*SQLITE_LEGS[:1], leg("apsw"), leg("aiosqlite"), leg("SQLAlchemy Session on sqlite3"), *POSTGRES_LEGS]
 
 

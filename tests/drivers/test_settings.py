@@ -1,4 +1,4 @@
-"""What the caller has set on its connection disturbs us as little as we disturb it."""
+"""Settings of the caller's connection do not affect Holdfast, and Holdfast does not change them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FACTORIES: list[tuple[Any, Any]] = [
 
 class TestSqlite3:
     @pytest.mark.parametrize(("row_factory", "text_factory"), FACTORIES)
-    def test_factories_are_not_ours_and_stay_as_they_are(
+    def test_factories_of_the_caller_are_ignored_and_unchanged(
         self, row_factory: Any, text_factory: Any, sqlite_path: str
     ) -> None:
         caller = sqlite3.connect(sqlite_path)
@@ -88,7 +88,7 @@ class TestSqlite3:
         caller.commit()
         caller.close()
 
-    def test_factories_stay_as_they_are_after_an_error(self, sqlite_path: str) -> None:
+    def test_factories_of_the_caller_are_unchanged_after_an_error(self, sqlite_path: str) -> None:
         caller = sqlite3.connect(":memory:")
         caller.text_factory = bytes
         with Holdfast(":memory:") as hf, raises(SchemaMismatch):
@@ -102,7 +102,7 @@ class TestSqlite3:
             asyncio.run(exercise(hf.tenant("acme").join(caller)))
         caller.close()
 
-    def test_a_subclass_of_a_connection_is_one(self, sqlite_path: str) -> None:
+    def test_a_subclass_of_a_connection_can_be_joined(self, sqlite_path: str) -> None:
         class Mine(sqlite3.Connection):
             def cursor(self, *args: Any, **kwargs: Any) -> Any:
                 raise AssertionError("this cursor is the caller's own business")
@@ -127,7 +127,7 @@ class TestSqlite3:
 
 class TestAiosqlite:
     @pytest.mark.parametrize(("row_factory", "text_factory"), FACTORIES)
-    def test_factories_are_not_ours_and_stay_as_they_are(
+    def test_factories_of_the_caller_are_ignored_and_unchanged(
         self, row_factory: Any, text_factory: Any, sqlite_path: str
     ) -> None:
         async def run() -> None:
@@ -142,7 +142,7 @@ class TestAiosqlite:
 
 
 class TestApsw:
-    def test_tracers_are_not_ours(self, sqlite_path: str) -> None:
+    def test_tracers_of_the_caller_are_ignored_and_unchanged(self, sqlite_path: str) -> None:
         caller = apsw.Connection(sqlite_path)
         caller.row_trace = lambda cursor, row: {"traced": row}
         seen: list[str] = []
@@ -155,7 +155,7 @@ class TestApsw:
 
 
 class TestPsycopg:
-    def test_row_factories_and_loaders_are_not_ours(self, postgres_with_table: str) -> None:
+    def test_row_factories_and_loaders_of_the_caller_are_ignored(self, postgres_with_table: str) -> None:
         with Holdfast(postgres_with_table) as hf, psycopg.connect(postgres_with_table, row_factory=dict_row) as caller:
             set_json_loads(lambda data: pytest.fail("our JSON was decoded by the caller"), caller)
             set_json_dumps(lambda value: pytest.fail("our JSON was encoded by the caller"), caller)
@@ -164,7 +164,7 @@ class TestPsycopg:
             caller.commit()
             assert caller.execute("SELECT COUNT(*) AS n FROM sessions").fetchone() == {"n": 1}
 
-    def test_the_asynchronous_connection_too(self, postgres_with_table: str) -> None:
+    def test_row_factories_of_an_asynchronous_connection_are_ignored(self, postgres_with_table: str) -> None:
         async def run() -> None:
             async with AsyncHoldfast(postgres_with_table) as hf:
                 async with await psycopg.AsyncConnection.connect(postgres_with_table, row_factory=dict_row) as caller:
@@ -189,7 +189,7 @@ CODECS: dict[str, dict[str, tuple[Callable[..., Any], Callable[..., Any], str]]]
 
 class TestAsyncpg:
     @pytest.mark.parametrize("codecs", CODECS)
-    def test_codecs_of_the_callers_are_not_ours(self, codecs: str, postgres_with_table: str) -> None:
+    def test_codecs_of_the_caller_are_ignored(self, codecs: str, postgres_with_table: str) -> None:
         async def run() -> None:
             async with AsyncHoldfast(postgres_with_table) as hf:
                 caller = await asyncpg.connect(postgres_with_table)
@@ -208,7 +208,7 @@ class TestAsyncpg:
 
         asyncio.run(run())
 
-    def test_times_as_text_are_not_ours(self, postgres_with_table: str) -> None:
+    def test_a_text_codec_for_times_is_ignored(self, postgres_with_table: str) -> None:
         async def run() -> None:
             async with AsyncHoldfast(postgres_with_table) as hf:
                 caller = await asyncpg.connect(postgres_with_table, server_settings={"timezone": "Asia/Kathmandu"})
@@ -222,7 +222,7 @@ class TestAsyncpg:
 
 
 class TestSqlalchemy:
-    def test_json_of_sqlalchemys_own_making_is_not_ours(self, postgres_with_table: str) -> None:
+    def test_sqlalchemys_json_serializer_is_ignored(self, postgres_with_table: str) -> None:
         async def run() -> None:
             for scheme in ("postgresql+asyncpg", "postgresql+psycopg"):
                 engine = create_async_engine(
@@ -235,7 +235,7 @@ class TestSqlalchemy:
 
         asyncio.run(run())
 
-    def test_autocommit_makes_each_write_last_at_once(self, postgres_with_table: str) -> None:
+    def test_with_autocommit_each_write_is_committed_immediately(self, postgres_with_table: str) -> None:
         engine = sqlalchemy.create_engine(
             sqlalchemy_url("postgresql+psycopg", postgres_with_table), isolation_level="AUTOCOMMIT"
         )

@@ -1,4 +1,4 @@
-"""Many at once: transactions of their own on one database, and threads or tasks that share one connection."""
+"""Concurrent callers: separate transactions on one database, and threads or tasks that share one connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.drivers.callers import LEGS, Leg, done, joined, leg
 
 WRITERS, EACH = 5, 4
 ASYNCHRONOUS = [
-    pytest.param(each, id=each.name) for each in LEGS if each.asynchronous and "SQLAlchemy" not in each.name
+    pytest.param(item, id=item.name) for item in LEGS if item.asynchronous and "SQLAlchemy" not in item.name
 ]
 
 
@@ -31,7 +31,7 @@ def _texts(history: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("leg", [pytest.param(item, id=item.name) for item in LEGS if item.engine == "postgres"])
-def test_transactions_at_once_get_every_place_of_the_log_once(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
+def test_concurrent_transactions_get_distinct_positions(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
     """Each writer appends to one session in a transaction of its own; half of them roll back."""
 
     async def one(stage: Any, session_id: str, writer: int) -> None:
@@ -59,7 +59,7 @@ def test_transactions_at_once_get_every_place_of_the_log_once(leg: Leg, open_sta
 
 
 @pytest.mark.parametrize("level", ["", "IMMEDIATE", "EXCLUSIVE", None])
-def test_sqlite_connections_at_once_get_every_place_of_the_log_once(level: str | None, sqlite_path: str) -> None:
+def test_concurrent_sqlite_connections_get_distinct_positions(level: str | None, sqlite_path: str) -> None:
     def one(writer: int) -> None:
         caller = sqlite3.connect(sqlite_path, isolation_level=level, timeout=30)  # type: ignore[arg-type]
         acme = hf.tenant("acme").join(caller)
@@ -82,7 +82,7 @@ def test_sqlite_connections_at_once_get_every_place_of_the_log_once(level: str |
 
 @contextmanager
 def _shared_by_threads(kind: str, request: pytest.FixtureRequest) -> Iterator[tuple[Any, str]]:
-    """A connection that several threads may use, and what begins a transaction on it."""
+    """Return a connection that several threads may use, and the statement that begins a transaction on it."""
     if kind == "psycopg":
         with psycopg.connect(request.getfixturevalue("postgres_with_table")) as raw:
             yield raw, "SELECT 1"
@@ -95,7 +95,7 @@ def _shared_by_threads(kind: str, request: pytest.FixtureRequest) -> Iterator[tu
 
 @pytest.mark.parametrize("kind", ["sqlite3", "apsw", "psycopg"])
 def test_threads_that_share_a_connection_take_turns(kind: str, request: pytest.FixtureRequest) -> None:
-    """Each through a handle of its own, in one transaction; the calls that fail undo nothing but themselves."""
+    """Each thread uses its own handle in one transaction; a failed call undoes only its own writes."""
     url = ":memory:" if kind != "psycopg" else request.getfixturevalue("postgres_with_table")
     with Holdfast(url) as hf, _shared_by_threads(kind, request) as (raw, begin):
         raw.execute(begin)
@@ -119,7 +119,7 @@ def test_threads_that_share_a_connection_take_turns(kind: str, request: pytest.F
 
 @pytest.mark.parametrize("leg", ASYNCHRONOUS)
 def test_tasks_that_share_a_connection_take_turns(leg: Leg, open_stage: Callable[[Leg], Any]) -> None:
-    """Reads, writes and failures at once on one connection: each succeeds or fails as if it were alone."""
+    """Concurrent reads, writes and failures on one connection succeed or fail as they would alone."""
 
     async def run() -> None:
         async with open_stage(leg) as stage:
@@ -148,7 +148,7 @@ def test_tasks_that_share_a_connection_take_turns(leg: Leg, open_stage: Callable
 def test_a_task_cancelled_at_any_moment_leaves_the_connection_usable(
     leg: Leg, inside: bool, open_stage: Callable[[Leg], Any]
 ) -> None:
-    """Cut after each number of steps of the event loop in turn; afterwards the connection holds whole calls, or none of them."""
+    """The task is cancelled after each number of steps of the event loop; its calls are complete or absent."""
 
     async def run() -> None:
         async with open_stage(leg) as stage:
@@ -158,7 +158,7 @@ def test_a_task_cancelled_at_any_moment_leaves_the_connection_usable(
             last = await acme.messages.append(session.id, role="user", content="last")
             if inside or caller.needs_transaction:
                 await caller.commit()
-            # Whatever was acknowledged since is there for everybody: no transaction was left open around it.
+            # Every write acknowledged since is visible to others: no transaction was left open.
             session = await stage.tenant().sessions.get(session.id)
             history = await stage.tenant().messages.list(session.id)
             assert session.message_count == len(history) == last.seq
@@ -169,7 +169,7 @@ def test_a_task_cancelled_at_any_moment_leaves_the_connection_usable(
 
 
 async def _cut(call: Any, steps: int) -> None:
-    """Start a call and cancel it after so many steps of the loop."""
+    """Start a call and cancel it after a number of steps of the loop."""
     task = asyncio.ensure_future(call)
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -179,7 +179,7 @@ async def _cut(call: Any, steps: int) -> None:
     await asyncio.wait([task])
 
 
-def test_the_turn_is_forgotten_with_its_handles(sqlite_path: str) -> None:
+def test_the_connection_lock_is_released_with_its_handles(sqlite_path: str) -> None:
     from holdfast.drivers import connection_lock
 
     caller = sqlite3.connect(sqlite_path)
@@ -191,7 +191,7 @@ def test_the_turn_is_forgotten_with_its_handles(sqlite_path: str) -> None:
     caller.close()
 
 
-def test_aiosqlite_is_not_left_in_a_transaction_by_a_task_that_was_cancelled(sqlite_path: str) -> None:
+def test_a_cancelled_task_leaves_no_transaction_open_on_aiosqlite(sqlite_path: str) -> None:
     async def run() -> None:
         async with AsyncHoldfast(":memory:") as hf, aiosqlite.connect(sqlite_path, isolation_level=None) as caller:
             acme = hf.tenant("acme").join(caller)
@@ -203,12 +203,12 @@ def test_aiosqlite_is_not_left_in_a_transaction_by_a_task_that_was_cancelled(sql
     asyncio.run(run())
 
 
-def test_each_leg_here_exists() -> None:
+def test_every_named_leg_exists() -> None:
     assert {param.values[0].name for param in ASYNCHRONOUS} >= {"aiosqlite", "asyncpg", "psycopg async"}  # type: ignore[attr-defined]
     assert leg("psycopg").engine == "postgres"
 
 
-def test_a_cursor_serves_many_statements_but_holds_no_long_answer(postgres_url: str) -> None:
+def test_a_cursor_is_reused_but_keeps_no_large_result(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         connection = PsycopgConnection(raw)
         assert connection.execute("SELECT 1") == [(1,)]

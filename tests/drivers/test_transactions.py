@@ -216,7 +216,7 @@ def test_a_failed_write_without_a_transaction_leaves_none_open(leg: Leg, open_st
             ]:
                 with pytest.raises(error):
                     await done(call())
-            # An open one would keep everybody else from writing; with autocommit=False it is the caller's, and always open.
+            # An open one would block other writers; with autocommit=False it is the caller's, and always open.
             if leg.engine == "sqlite" and "autocommit=False" not in leg.name:
                 await done(stage.tenant().messages.append(session.id, role="user", content="elsewhere"))
             if caller.needs_transaction:

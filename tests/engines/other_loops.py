@@ -1,4 +1,4 @@
-"""Handles used from an event loop that is not theirs."""
+"""Handles that are used from another event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.errors import raises
 
 
 def refused_in_another_loop(hf: AsyncHoldfast) -> None:
-    """Use a handle from a second loop, in a thread of its own, while the first goes on."""
+    """Use a handle from a second loop, in its own thread, while the first loop runs."""
 
     async def elsewhere(session: str, acme: Any) -> list[str]:
         output: list[str] = []

@@ -1,4 +1,4 @@
-"""Both PostgreSQL engines behind one face, so that a test is written once."""
+"""Both PostgreSQL engines behind one interface, so that a test is written once."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ async def opened(style: str, url: str, **options: Any) -> AsyncIterator[Any]:
 
 
 def wait_for_connections(hf: Any, seconds: float) -> None:
-    """From now on, calls wait so long for a connection. To open a handle may take longer on a busy machine."""
+    """Set how long calls wait for a connection. Opening a handle may take longer on a busy machine."""
     owner = hf._engine._pool if isinstance(hf, AsyncHoldfast) else hf._engine
     owner._options = replace(owner._options, connect_timeout_s=seconds)
 
 
 async def ask(answer: Any) -> Any:
-    """The answer of a call of either style."""
+    """Return the result of a call of either style."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
 async def ask_aside(style: str, call: Callable[[], Any]) -> Any:
-    """The same, without holding up the loop."""
+    """Return the result of a call of either style, without blocking the loop."""
     return await call() if style == "async" else await asyncio.to_thread(call)
 
 
 async def outcome(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The answer of a call, or the typed error it ended in."""
+    """Return the result of a call, or its typed error."""
     try:
         return await ask(method(*args, **kwargs))
     except HoldfastError as error:
@@ -59,12 +59,12 @@ async def outcome(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 async def soon(work: Awaitable[Any], seconds: float = 60.0) -> Any:
-    """The result of something that must not hang, on however busy a machine."""
+    """Return the result of an awaitable that must not hang, even on a busy machine."""
     return await asyncio.wait_for(work, seconds)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something is so. A process of the server counts until it has ended, which is after its client has gone."""
+    """Wait until a condition is true. A server process ends some time after its client has disconnected."""
     deadline = monotonic_s() + seconds
     while not condition():
         assert monotonic_s() < deadline, "it never came to be"
@@ -78,12 +78,12 @@ async def crowd(tenant: Any) -> None:
 
 
 def database_of(url: str) -> str:
-    """The name of the database an address leads to."""
+    """Return the name of the database in an address."""
     return unquote(urlsplit(url).path.lstrip("/"))
 
 
 def backends(server: PostgresServer, url: str) -> list[int]:
-    """The server's processes that serve a database."""
+    """Return the server's processes that serve a database."""
     query = (
         "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' "
         f"AND datname = '{database_of(url)}'"  # and not the server's own, which tidies up whenever it likes
@@ -92,7 +92,7 @@ def backends(server: PostgresServer, url: str) -> list[int]:
 
 
 def terminate(server: PostgresServer, url: str) -> int:
-    """End every connection to a database, as an administrator does; how many there were."""
+    """End every connection to a database, as an administrator does, and return their number."""
     query = (
         "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
         f"WHERE datname = '{database_of(url)}' AND pid <> pg_backend_pid()"

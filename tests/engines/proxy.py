@@ -1,4 +1,4 @@
-"""A proxy between a client and PostgreSQL that cuts the connection at the worst moment.
+"""A proxy between a client and PostgreSQL that cuts the connection at a chosen message.
 
 It follows the protocol just far enough to know which exchange is under way: every message is a letter, a length and a body,
 and the server ends each exchange with ``Z`` and a letter that says whether a transaction is open.
@@ -56,11 +56,11 @@ class Proxy:
 
     @property
     def is_armed(self) -> bool:
-        """Whether nothing was cut yet since ``arm``."""
+        """Return whether no connection was cut since ``arm``."""
         return self._armed is not None
 
     def disarm(self) -> None:
-        """Let everything pass again."""
+        """Let all messages pass again."""
         self._armed = None
 
     def _run(self) -> None:

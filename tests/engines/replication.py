@@ -1,4 +1,4 @@
-"""A primary and its standby, real ones, which tests may stop, freeze and promote."""
+"""A primary and its standby, which tests may stop, freeze and promote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TcpPostgres(PostgresServer):
         super().__init__(settings=settings)
 
     def url(self, database: str = "postgres") -> str:
-        """The address of one of its databases."""
+        """Return the address of one of its databases."""
         return f"{super().url(database)}&port={self.port}"
 
 
@@ -39,7 +39,7 @@ class Standby(TcpPostgres):
         self._primary = primary
 
     def catch_up(self) -> None:
-        """Wait until it has everything that is on the primary now."""
+        """Wait until it has all data that is on the primary now."""
         ((place,),) = self._primary.execute("SELECT pg_current_wal_flush_lsn()::text")
         while self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{place}'::pg_lsn") != [(True,)]:
             time.sleep(0.01)
@@ -85,7 +85,7 @@ def freeze(server: PostgresServer) -> list[psutil.Process]:
 
 
 def thaw(server: PostgresServer, children: list[psutil.Process]) -> None:
-    """Let a frozen server go on."""
+    """Resume a frozen server."""
     for child in children:
         if child.is_running():
             child.resume()
@@ -97,7 +97,7 @@ _next_port = itertools.count(20_000 + os.getpid() % 1_000 * 12)
 
 
 def _free_port() -> int:
-    """A port that no other test run looks at, and that the system gives to no outgoing connection while a server is stopped."""
+    """Return a port that no other test run uses, nor an outgoing connection while a server is stopped."""
     for port in _next_port:
         with socket.socket() as existing:
             try:

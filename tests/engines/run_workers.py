@@ -1,4 +1,4 @@
-"""Workers that claim runs of all tenants and drive them, for tests that kill them; and the judge of what they have done.
+"""Workers that claim runs of all tenants and drive them, for tests that kill them; and the check of their results.
 
 Each step of a run intends one call of a tool that must happen at most once, makes it, and commits its result with a message and
 the new state. The state counts the calls known to have been made, and those whose outcome is unknown.
@@ -44,7 +44,7 @@ class Worker:
         self.fenced = 0
 
     def work(self, tenants: Iterable[str]) -> None:
-        """Drive runs until none of these tenants has one that is not over."""
+        """Drive runs until all runs of these tenants have ended."""
         handles = [self._hf.tenant(tenant) for tenant in tenants]
         while True:
             claim = self._hf.run_queue.claim(self._name, ttl_ms=TTL_MS)
@@ -96,7 +96,7 @@ class Worker:
         return ToolOutcome(id=call, result="done")
 
     def _said(self, *words: Any) -> None:
-        """Only workers in processes of their own are listened to."""
+        """Print a line; only workers in separate processes are read."""
 
 
 class SpeakingWorker(Worker):
@@ -107,7 +107,7 @@ class SpeakingWorker(Worker):
 
 
 def main() -> None:
-    """A worker in a process of its own: address, name, file of effects, and tenants."""
+    """Run a worker in its own process: address, name, file of effects, and tenants."""
     url, name, effects, *tenants = sys.argv[1:]
 
     def effect(what: str) -> None:
@@ -122,12 +122,12 @@ def main() -> None:
         SpeakingWorker(hf, name, effect).work(tenants)
 
 
-def start_runs(hf: Holdfast, tenants: Iterable[str], each: int) -> list[tuple[str, Run]]:
-    """Runs to be driven, which nothing makes fail."""
+def start_runs(hf: Holdfast, tenants: Iterable[str], count: int) -> list[tuple[str, Run]]:
+    """Start runs that do not fail."""
     made = []
     for tenant in tenants:
         handle = hf.tenant(tenant)
-        for _ in range(each):
+        for _ in range(count):
             session = handle.sessions.create(agent="tester")
             made.append((tenant, handle.runs.start(session.id, max_attempts=10_000)))
     return made
@@ -136,7 +136,7 @@ def start_runs(hf: Holdfast, tenants: Iterable[str], each: int) -> list[tuple[st
 def judge(
     hf: Holdfast, runs: Iterable[tuple[str, Run]], effects: Iterable[str], committed: Iterable[tuple[str, int, int]]
 ) -> None:
-    """Every step was done once and is whole, nothing acknowledged is missing, and no effect happened twice."""
+    """Check that every step was done once and completely, no acknowledged write is missing, and no effect happened twice."""
     happened = Counter(effects)
     assert not [what for what, times in happened.items() if times > 1], "something happened twice"
     existing: dict[tuple[str, int], int] = {}
@@ -163,7 +163,7 @@ def judge(
 
 
 def read_effects(file: Path) -> list[str]:
-    """What the tool did, in processes that wrote it down."""
+    """Return the effects that the tool has recorded."""
     return file.read_text("utf-8").splitlines() if file.exists() else []
 
 

@@ -1,4 +1,4 @@
-"""Programs of a few lines, run in a process of their own."""
+"""Programs of a few lines, run in their own process."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def finish_all(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
 
 
 def run_script(script: str, *arguments: str, warnings: str = "error") -> str:
-    """Run one to its end."""
+    """Run a script to its end and return its output."""
     return finish(start_script(script, *arguments, warnings=warnings))

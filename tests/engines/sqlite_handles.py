@@ -1,4 +1,4 @@
-"""Handles on a recording disk, for tests that count or hold up what reaches it."""
+"""Handles on a recording disk, for tests that count or delay its operations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.workloads.workloads import OnEngine, on_engine
 
 
 def on_disk(folder: Path, disk: Disk, *, durability: Durability = "full") -> OnEngine:
-    """A handle for synchronous callers."""
+    """Return a handle for synchronous callers."""
     return on_engine(SqliteEngine(SqliteFile(str(folder / DATABASE), vfs=disk.name, durability=durability)))
 
 
 async def on_disk_async(folder: Path, disk: Disk) -> OnEngine:
-    """A handle for asyncio: the asynchronous store is behind each store's ``_async``."""
+    """Return a handle for asyncio."""
     engine = AsyncSqliteEngine(SqliteFile(str(folder / DATABASE), vfs=disk.name))
     await engine.open()
     handle = OnEngine(engine)
@@ -30,7 +30,7 @@ async def on_disk_async(folder: Path, disk: Disk) -> OnEngine:
 
 
 def in_threads(work: Sequence[Callable[[], Any]], *, patience_s: float = 60.0) -> list[Any]:
-    """Run each in a thread of its own; the answers, an exception for each that raised.
+    """Run each function in its own thread; return the results, or the exceptions.
 
     Raises:
         AssertionError: one of them hangs.

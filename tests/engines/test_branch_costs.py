@@ -1,4 +1,4 @@
-"""Forking costs the same however long the history is, and reading a branch costs what reading a plain session does."""
+"""The cost of a fork does not depend on the length of the history; reading a branch costs as much as reading a plain session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def memory() -> Iterator[Holdfast]:
 
 
 def steps(hf: Holdfast, call: Callable[[], Any]) -> int:
-    """How many instructions SQLite's machine ran for a call."""
+    """Return the number of instructions that SQLite's virtual machine ran for a call."""
     raw: Any = hf._engine._connection.raw  # type: ignore[attr-defined]
     ran = 0
 
@@ -73,7 +73,7 @@ def test_the_last_messages_of_a_branch_take_no_more_steps_in_a_long_session(memo
     assert first < 3 * plain
 
 
-def test_a_branch_of_many_pieces_is_read_with_as_many_statements_as_one_of_two(memory: Holdfast) -> None:
+def test_the_number_of_statements_does_not_depend_on_the_ranges_of_a_branch(memory: Holdfast) -> None:
     acme = memory.tenant("acme")
     id = filled(memory, 2)
     for turn in range(50):
@@ -100,7 +100,7 @@ def plan(connection: Any, statement: Any) -> str:
 @pytest.mark.parametrize(
     "name", ["lock", "head", "first", "take_block", "message", "create", "find", "remember", "show"]
 )
-def test_no_statement_of_a_fork_or_a_switch_looks_through_a_table(memory: Holdfast, name: str) -> None:
+def test_no_statement_of_a_fork_or_a_switch_scans_a_table(memory: Holdfast, name: str) -> None:
     actual = plan(memory._engine._connection, branches.queries.by_name[name].statement(Dialect.SQLITE))  # type: ignore[attr-defined]
     assert "SCAN" not in actual
     if "messages" in actual:
@@ -108,14 +108,14 @@ def test_no_statement_of_a_fork_or_a_switch_looks_through_a_table(memory: Holdfa
 
 
 @pytest.mark.parametrize("name", ["ranges", "count"])
-def test_a_range_is_found_by_its_places(memory: Holdfast, name: str) -> None:
+def test_a_range_is_found_by_its_positions(memory: Holdfast, name: str) -> None:
     actual = plan(memory._engine._connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))  # type: ignore[attr-defined]
     assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in actual
     assert "AUTOMATIC" not in actual
 
 
 def planned(url: str, queries: Sequence[Any]) -> Iterator[str]:
-    """What PostgreSQL would do for statements that are planned once."""
+    """Return PostgreSQL's generic plans of the statements of a call."""
     with psycopg.connect(url) as raw:
         raw.execute("SET plan_cache_mode = force_generic_plan")
         for number, query in enumerate(queries):
@@ -126,7 +126,7 @@ def planned(url: str, queries: Sequence[Any]) -> Iterator[str]:
             yield "\n".join(row[0] for row in rows)
 
 
-def test_postgres_takes_primary_keys(bare_postgres_url: str) -> None:
+def test_postgres_uses_primary_keys(bare_postgres_url: str) -> None:
     migrate_up(bare_postgres_url)
     with Holdfast(bare_postgres_url) as hf, psycopg.connect(bare_postgres_url, autocommit=True) as raw:
         for _ in range(200):

@@ -75,7 +75,7 @@ def words(messages: Sequence[Message]) -> str:
 
 
 def read(hf: Holdfast, id: str, what: Callable[[int], object], *, newest_first: bool = False, clause: str = "") -> str:
-    """What the session shows, read while something is done before one of the statements."""
+    """Return the messages of the session, read while another caller acts before one of the statements."""
     params = {"tenant_id": "acme", "session_id": id, "after": 0, "before": views.BLOCK, "limit": 100}
 
     async def call(connection: Connection) -> Sequence[Message]:
@@ -91,7 +91,7 @@ WHOLE = {0: "a b c", 1: "a x y z"}
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("start", [0, 1])
-def test_a_log_is_read_as_it_was_at_one_moment(two: tuple[Holdfast, Holdfast], start: int, newest_first: bool) -> None:
+def test_a_log_is_read_from_one_snapshot(two: tuple[Holdfast, Holdfast], start: int, newest_first: bool) -> None:
     one, other = two
     acme = other.tenant("acme")
     id = branched(acme)
@@ -129,7 +129,7 @@ def test_reading_a_log_that_constantly_switches_branches_raises_unavailable(two:
         read(one, id, lambda statement: acme.branches.switch(id, (statement + 1) % 2))
 
 
-def test_nothing_found_and_nothing_there_are_told_apart(two: tuple[Holdfast, Holdfast]) -> None:
+def test_no_match_is_distinguished_from_an_empty_log(two: tuple[Holdfast, Holdfast]) -> None:
     one, other = two
     acme = other.tenant("acme")
     id = branched(acme)
@@ -142,7 +142,7 @@ def test_nothing_found_and_nothing_there_are_told_apart(two: tuple[Holdfast, Hol
         read(one, id, nothing)
 
 
-def test_a_message_that_is_appended_meanwhile_does_no_harm(two: tuple[Holdfast, Holdfast]) -> None:
+def test_a_concurrent_append_does_not_affect_a_read(two: tuple[Holdfast, Holdfast]) -> None:
     one, other = two
     acme = other.tenant("acme")
     id = branched(acme)
@@ -153,7 +153,7 @@ def test_a_message_that_is_appended_meanwhile_does_no_harm(two: tuple[Holdfast, 
 
 
 def thinned(hf: Holdfast, id: str, gone: str) -> None:
-    """In one transaction, a message is removed and the other branch is shown: no reader sees the first change alone."""
+    """Remove a message and switch to the other branch in one transaction: no reader sees the first change alone."""
     acme = hf.tenant("acme")
 
     async def both(connection: Connection) -> None:
@@ -165,7 +165,7 @@ def thinned(hf: Holdfast, id: str, gone: str) -> None:
 
 
 @pytest.mark.parametrize("before", range(5))
-def test_a_count_and_a_log_are_of_one_moment(two: tuple[Holdfast, Holdfast], before: int) -> None:
+def test_a_count_and_a_log_are_read_from_one_snapshot(two: tuple[Holdfast, Holdfast], before: int) -> None:
     one, other = two
     acme = other.tenant("acme")
     for counts in (True, False):
@@ -208,7 +208,7 @@ def switching(url: str, acme: TenantHandle, id: str) -> Iterator[Callable[[Calla
 
 
 def counted(acme: TenantHandle, id: str) -> str:
-    """What the session shows; its counters agree."""
+    """Return the messages of the session, and check its counters."""
     existing, session = acme.messages.list(id), acme.sessions.get(id)
     assert session.message_count == len(existing)
     assert session.token_count == sum(message.token_count for message in existing)

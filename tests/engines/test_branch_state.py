@@ -1,4 +1,4 @@
-"""What branches leave in the tables: a plain session is plain again, and the older schema can be gone back to."""
+"""Rows that branches leave in the tables: after a switch back, a session is stored as a plain one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fetch = Callable[[str], list[tuple[Any, ...]]]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Fetch]:
-    """The address of an empty database, and a way to look into it from outside."""
+    """Return the address of an empty database, and a function that queries it directly."""
     request.node.user_properties.append(("leg", f"{request.param}, tables of branches"))
     if request.param == "sqlite":
         path = str(tmp_path / "a.db")
@@ -68,15 +68,15 @@ def test_a_session_that_is_back_on_its_first_branch_has_no_view(place: tuple[str
     assert fetch("SELECT number, view IS NULL FROM branches ORDER BY number") == [(0, True), (1, False), (2, False)]
 
 
-def test_nothing_is_written_for_a_session_that_was_never_forked(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+def test_a_session_without_branches_has_no_branch_rows(place: tuple[str, Fetch], acme: TenantHandle) -> None:
     id = started(acme, "a")
     acme.branches.switch(id, 0)
     acme.branches.list(id)
     assert place[1]("SELECT * FROM branches") == []
 
 
-def test_a_branch_is_left_with_the_view_it_has_by_then(place: tuple[str, Fetch], acme: TenantHandle) -> None:
-    """Other stores change what a branch shows; that must not be forgotten when it is left."""
+def test_leaving_a_branch_stores_its_current_view(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+    """Other stores change the view of a branch; the change must be kept when the session leaves it."""
     id = started(acme, "a", "b", "c")
     acme.branches.fork(id)
     place[1](f"UPDATE sessions SET view = '[[1, 1], [3, {LAST}]]', message_count = 2, token_count = 4")
@@ -94,7 +94,7 @@ def test_a_branch_is_left_with_the_view_it_has_by_then(place: tuple[str, Fetch],
         acme.branches.fork(id, at=2)
 
 
-def test_the_last_block_is_refused_before_places_run_out(place: tuple[str, Fetch], acme: TenantHandle) -> None:
+def test_a_fork_is_refused_before_positions_run_out(place: tuple[str, Fetch], acme: TenantHandle) -> None:
     id = started(acme, "a")
     place[1](f"UPDATE sessions SET blocks = {MAX_BLOCKS - 1}")
     made = acme.branches.fork(id)

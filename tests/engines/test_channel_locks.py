@@ -86,7 +86,7 @@ def test_an_unmerge_dissolves_a_group_that_shrank_while_it_waited(two: Two) -> N
 
 
 def test_merges_of_crossing_groups_wait_in_one_order(two: Two) -> None:
-    """Each names the highest of one group and the lowest of another: held as they are named, they would wait for each other."""
+    """Each names the highest of one group and the lowest of another: locked in the given order, they would deadlock."""
     for _ in range(5):
         names = [f"{number}" for number in range(8)]
         ids = sorted(two.acme.contacts.upsert("telegram", name).id for name in names)
@@ -106,7 +106,7 @@ def test_merges_of_crossing_groups_wait_in_one_order(two: Two) -> None:
         two.acme.contacts.unmerge(ids)
 
 
-def test_an_append_waits_for_its_place(two: Two) -> None:
+def test_an_append_waits_for_its_position(two: Two) -> None:
     connection, caller = two.caller()
     caller.pending_messages.append_batch(said("1", "2"))
     appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("3", "4")))
@@ -115,7 +115,7 @@ def test_an_append_waits_for_its_place(two: Two) -> None:
     assert [message.body for message in two.acme.pending_messages.list_by_key(*ROOM)] == ["1", "2", "3", "4"]
 
 
-def test_an_append_that_waited_in_vain_starts_again(two: Two) -> None:
+def test_an_append_that_waited_for_a_rolled_back_append_is_numbered_from_one(two: Two) -> None:
     connection, caller = two.caller()
     caller.pending_messages.append_batch(said("1", "2"))
     appending = two.wait(lambda: two.acme.pending_messages.append_batch(said("3")))
@@ -123,7 +123,7 @@ def test_an_append_that_waited_in_vain_starts_again(two: Two) -> None:
     assert [message.seq for message in appending.result(20)] == [1]
 
 
-def test_clearing_waits_for_a_summary_and_takes_it_too(two: Two) -> None:
+def test_clearing_waits_for_a_summary_and_deletes_it(two: Two) -> None:
     made = two.acme.pending_messages.append_batch(said(*"abc"))
     connection, caller = two.caller()
     caller.pending_messages.compact([message.id for message in made[:2]], "S")
@@ -176,7 +176,7 @@ def test_feedback_that_waits_for_a_removal_finds_nothing(two: Two) -> None:
     assert two.acme.feedback.count() == 0
 
 
-def test_a_removal_waits_for_feedback_and_takes_it_too(two: Two) -> None:
+def test_a_removal_waits_for_feedback_and_deletes_it(two: Two) -> None:
     session = two.acme.sessions.create()
     message = two.acme.messages.append(session.id, role="user", content="x")
     two.acme.feedback.upsert(message.id, user="ada", is_positive=True)

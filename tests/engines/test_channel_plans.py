@@ -1,4 +1,4 @@
-"""What the engines would do for the queries about channels that must not depend on how much is stored."""
+"""Query plans of the channel stores, whose cost must not depend on the amount of data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(connection: Any, statement: Statement) -> str:
 
 @pytest.mark.parametrize("name", ["search", "count_found"])
 @pytest.mark.parametrize("where", ["", " AND channel_type = :channel_type", AFTER["contacts"]])
-def test_a_search_looks_each_beginning_up_in_its_index(connection: Any, name: str, where: str) -> None:
+def test_a_search_looks_up_each_prefix_in_an_index(connection: Any, name: str, where: str) -> None:
     actual = plan(connection, contacts.queries.by_name[name].statement(Dialect.SQLITE, where))
     for column in ("name", "username", "sender"):
         index = f"contacts_by_search_{column} (tenant_id=? AND search_{column}>? AND search_{column}<?)"
@@ -40,7 +40,7 @@ def test_a_search_looks_each_beginning_up_in_its_index(connection: Any, name: st
     assert "SEARCH contacts USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
 
 
-def test_a_list_of_contacts_comes_out_of_an_index_in_order(connection: Any) -> None:
+def test_contacts_are_listed_from_an_index_in_order(connection: Any) -> None:
     for where in ("", AFTER["contacts"], " AND peer_kind = :peer_kind"):
         statement = contacts.CONTACTS.by_name["list"].statement(Dialect.SQLITE, where, "contacts_by_recency")
         actual = plan(connection, statement)
@@ -48,7 +48,7 @@ def test_a_list_of_contacts_comes_out_of_an_index_in_order(connection: Any) -> N
         assert "B-TREE" not in actual
 
 
-def test_the_members_of_a_group_are_found_without_reading_everybody(connection: Any) -> None:
+def test_the_members_of_a_group_are_found_by_an_index(connection: Any) -> None:
     actual = plan(connection, contacts.queries.involved.statement(Dialect.SQLITE))
     assert "SEARCH given USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
     assert "SEARCH other USING COVERING INDEX contacts_by_merged (tenant_id=? AND merged_id=?)" in actual
@@ -57,7 +57,7 @@ def test_the_members_of_a_group_are_found_without_reading_everybody(connection: 
 @pytest.mark.parametrize(
     "index", ["feedback_by_message", "feedback_by_session", "feedback_by_user", "feedback_by_time"]
 )
-def test_a_list_of_feedback_comes_out_of_an_index_in_order(connection: Any, index: str) -> None:
+def test_feedback_is_listed_from_an_index_in_order(connection: Any, index: str) -> None:
     column = {"message": "message_id", "session": "session_id", "user": "user_id"}.get(index.rpartition("_")[2])
     where = f" AND {column} = :value" if column else ""
     for page in ("", AFTER["feedback"]):
@@ -78,7 +78,7 @@ def test_stale_rows_are_found_by_their_age(connection: Any, name: str) -> None:
     assert "pending_messages_by_age (tenant_id=? AND updated_at<?)" in actual
 
 
-def test_titles_are_looked_for_among_the_keys_of_agents_only(connection: Any) -> None:
+def test_titles_are_looked_up_by_keys_of_agents_only(connection: Any) -> None:
     statement = pending_messages.queries.titles.statement(Dialect.SQLITE, "", "sessions_by_identifier")
     assert "sessions_by_identifier (tenant_id=? AND identifier>? AND identifier<?)" in plan(connection, statement)
 
@@ -98,7 +98,7 @@ ON_POSTGRES = [
 
 
 @pytest.mark.parametrize(("query", "indexes"), [pytest.param(*postgre, id=postgre[0].name) for postgre in ON_POSTGRES])
-def test_postgres_goes_by_the_same_indexes(new_postgres_url: str, query: Query, indexes: list[str]) -> None:
+def test_postgres_uses_the_same_indexes(new_postgres_url: str, query: Query, indexes: list[str]) -> None:
     with psycopg.connect(new_postgres_url, autocommit=True) as raw:
         raw.execute(FILL)
         raw.execute("ANALYZE contacts")

@@ -34,7 +34,7 @@ def acme(postgres_url: str) -> Iterator[TenantHandle]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that are sent."""
+    """Record the statements that are sent."""
     sent: list[str] = []
     execute = PsycopgConnection.execute
 
@@ -58,7 +58,7 @@ def first_words(asked: list[str]) -> list[str]:
     return [sql.split()[0] for sql in asked]
 
 
-def test_a_step_after_one_that_this_process_saved_is_one_statement(acme: TenantHandle, asked: list[str]) -> None:
+def test_a_step_after_one_of_this_process_is_one_statement(acme: TenantHandle, asked: list[str]) -> None:
     put(acme, "1", b"one")
     last = put(acme, "2", b"one")
     asked.clear()
@@ -94,7 +94,7 @@ def test_the_number_of_remembered_logs_is_bounded(acme: TenantHandle, monkeypatc
     assert [thread for *_, thread in acme._scope.shared["checkpoint_logs"]] == ["c"]
 
 
-def test_a_writer_that_is_always_late_saves_in_a_transaction(
+def test_a_writer_that_always_conflicts_saves_in_a_transaction(
     acme: TenantHandle, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(acme, "1", b"one")
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_exists_is_replaced(acme: TenantHandle) -> None:
     assert list(actual.tasks[0].writes[0].pieces) == [b"one"], "the first write of an index stays"
 
 
-def test_behind_a_pooler_each_statement_is_a_transaction(
+def test_with_a_pooler_each_statement_is_a_transaction(
     postgres_url: str, pgbouncer: PgBouncer, asked: list[str]
 ) -> None:
     with Holdfast(pgbouncer.url(database_of(postgres_url)), auto_migrate=True) as hf:
@@ -181,7 +181,7 @@ def aside() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_a_writer_that_waited_for_another_transaction_cannot_use_its_old_places(
+def test_a_writer_that_waited_for_another_transaction_cannot_use_its_old_positions(
     acme: TenantHandle, postgres_url: str, aside: ThreadPoolExecutor
 ) -> None:
     last = put(acme, "1", b"one")

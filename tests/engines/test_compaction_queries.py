@@ -1,4 +1,4 @@
-"""What the engines would do for the queries of compactions: nothing they read may depend on what else is stored."""
+"""Query plans of compactions, whose cost must not depend on other data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sqlite_plan(connection: Any, query: Any, index: str = "") -> list[str]:
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", passed)]
 
 
-def test_sqlite_looks_everything_up_by_a_key(connection: Any) -> None:
+def test_sqlite_uses_a_key_for_every_lookup(connection: Any) -> None:
     for name, query in queries.by_name.items():
         for step in sqlite_plan(connection, query, "sessions_by_agent" if name == "follow_agent" else ""):
             assert BY_TENANT_ALONE not in step, f"{name}: {step}: all of a tenant's"
@@ -62,7 +62,7 @@ def test_a_session_finds_its_policy_by_its_key(connection: Any, query: Query) ->
     assert all("(tenant_id=? AND scope=? AND name=?)" in step for step in of_policies), of_policies
 
 
-def test_removing_a_message_does_not_look_at_the_feedback_on_others(connection: Any) -> None:
+def test_removing_a_message_reads_only_its_own_feedback(connection: Any) -> None:
     """The lookups of foreign keys are part of the plan, and SQLite offers no way to choose their index."""
     for name in ("remove", "drop"):
         steps = [step for step in sqlite_plan(connection, queries.by_name[name]) if " feedback " in step]
@@ -70,7 +70,7 @@ def test_removing_a_message_does_not_look_at_the_feedback_on_others(connection: 
         assert all("feedback_by_message (tenant_id=? AND message_id=?)" in step for step in steps), steps
 
 
-def test_lists_travel_as_one_argument() -> None:
+def test_lists_are_sent_as_one_argument() -> None:
     for query in queries.by_name.values():
         for dialect in Dialect:
             statement = query.statement(dialect)

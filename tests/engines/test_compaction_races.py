@@ -1,4 +1,4 @@
-"""Compactions while others write, many at once, and with their answers lost: no message is ever in neither log nor archive."""
+"""Concurrent compactions, concurrent writers and lost answers: every message is in the log or in the archive at any time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Worker:
         self.done: Counter[str] = Counter()
 
     def run(self, count: int) -> Worker:
-        """Some work of every kind; being too late is no failure."""
+        """Do work of every kind; a conflict is not a failure."""
         steps: list[Callable[[], Any]] = [
             self.append,
             self.append,
@@ -93,7 +93,7 @@ class Worker:
                 self.deleted.add(chosen)
 
 
-def test_in_a_storm_no_message_is_lost_and_every_counter_is_true(hf: Holdfast) -> None:
+def test_concurrent_writes_and_compactions_lose_no_message(hf: Holdfast) -> None:
     acme = hf.tenant("acme")
     session = acme.sessions.create().id
     with ThreadPoolExecutor(THREADS) as pool:
@@ -138,7 +138,7 @@ def archived_ids(acme: TenantHandle, session: str) -> set[str]:
         page = acme.compactions.archived(session_id=session, limit=7, cursor=page.next)
 
 
-def test_a_rollback_at_once_with_itself_happens_once(hf: Holdfast) -> None:
+def test_a_concurrently_repeated_rollback_happens_once(hf: Holdfast) -> None:
     acme = hf.tenant("acme")
     session = acme.sessions.create().id
     made = acme.messages.append_many(session, [NewMessage(role="user", content="word " * 50) for _ in range(9)])
@@ -157,13 +157,13 @@ def test_a_rollback_at_once_with_itself_happens_once(hf: Holdfast) -> None:
     check_counters(acme, session)
 
 
-def test_sessions_are_compacted_beside_each_other(hf: Holdfast) -> None:
+def test_sessions_are_compacted_concurrently(hf: Holdfast) -> None:
     acme = hf.tenant("acme")
     sessions = [acme.sessions.create().id for _ in range(THREADS * 2)]
     for session in sessions:
         acme.messages.append_many(session, [NewMessage(role="user", content="word " * 50) for _ in range(12)])
     with ThreadPoolExecutor(THREADS) as pool:
-        events = list(pool.map(lambda each: acme.compactions.compact(each, POLICY, summary="s"), sessions))
+        events = list(pool.map(lambda session: acme.compactions.compact(session, POLICY, summary="s"), sessions))
         list(pool.map(lambda event: acme.compactions.rollback(event.id), events))
     for session in sessions:
         check_counters(acme, session)
@@ -200,7 +200,7 @@ def test_a_compaction_whose_answer_is_lost_is_settled_by_its_id(style: str, prox
 
 @both_styles
 @pytest.mark.leg("postgres, races of compactions")
-def test_a_connection_lost_before_the_commit_changes_nothing_or_is_tried_again(
+def test_a_connection_lost_before_the_commit_changes_nothing_or_is_retried(
     style: str, proxy: Proxy, postgres_url: str
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What a compaction does to the rows themselves, on both engines: nothing leaves without a copy, and every byte comes back."""
+"""The rows that a compaction changes, on both engines: each removed row has a copy, and a rollback restores every byte."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FileLocation:
 
     @contextmanager
     def committed(self) -> Iterator[TenantHandle]:
-        """The tenant in a transaction of the caller's own."""
+        """Return the tenant in a transaction of the caller, which is committed."""
         opened: Any = apsw.Connection(self.url) if self.is_sqlite else psycopg.connect(self.url)
         try:
             opened.execute("BEGIN")
@@ -71,7 +71,7 @@ class FileLocation:
 
     @contextmanager
     def rolled_back(self) -> Iterator[TenantHandle]:
-        """The same, and nothing of it stays."""
+        """Return the tenant in a transaction of the caller, which is rolled back."""
         with suppress(_Never), self.committed() as joined:
             yield joined
             raise _Never
@@ -119,7 +119,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("policy", [ALL, PRUNE], ids=["removed", "rewritten"])
-def test_every_stored_byte_comes_back(place: FileLocation, policy: CompactionPolicy) -> None:
+def test_a_rollback_restores_every_stored_byte(place: FileLocation, policy: CompactionPolicy) -> None:
     session, made = told(place.acme, *[LONG] * len(ODD))
     for message, content in zip(made, ODD, strict=True):
         cast = "?" if place.is_sqlite else "?::jsonb"
@@ -182,7 +182,7 @@ def test_a_rollback_that_fails_anywhere_changes_nothing(place: FileLocation, bro
 
 
 def _failing(name: str) -> Any:
-    """A query that does its work and then fails, so that whatever it did must be undone."""
+    """Patch a query so that it fails after its work, which must then be rolled back."""
     names = {"insert", "insert_many"} if name == "insert" else {name}
 
     def failing(method: str) -> Any:
@@ -201,7 +201,7 @@ def _failing(name: str) -> Any:
     return mock.patch.multiple(Query, **{method: failing(method) for method in ("all", "one", "many", "many_in_order")})
 
 
-def test_no_transaction_is_open_while_the_summariser_thinks(place: FileLocation) -> None:
+def test_no_transaction_is_open_while_the_summariser_runs(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG, LONG)
     seen: list[Any] = []
 
@@ -224,8 +224,8 @@ def test_no_transaction_is_open_while_the_summariser_thinks(place: FileLocation)
 
 
 @pytest.mark.leg("postgres, rows of compactions")
-def test_feedback_that_is_being_given_is_never_lost(postgres_url: str) -> None:
-    """A caller with a transaction of their own has given feedback and not yet committed when the compaction wants the message."""
+def test_uncommitted_feedback_on_a_compacted_message_is_not_lost(postgres_url: str) -> None:
+    """Another transaction has added feedback and not yet committed when the compaction removes the message."""
     place = FileLocation(postgres_url)
     session, made = told(place.acme, LONG, LONG)
     with psycopg.connect(place.url) as connection:
@@ -245,7 +245,7 @@ def test_feedback_that_is_being_given_is_never_lost(postgres_url: str) -> None:
     place.holdfast.close()
 
 
-def test_a_purge_leaves_nothing_behind(place: FileLocation) -> None:
+def test_a_purge_leaves_no_row(place: FileLocation) -> None:
     for purge in (
         place.acme.sessions.purge,
         lambda session: place.holdfast.tenants.delete("acme", cascade=True),
@@ -264,7 +264,7 @@ def test_a_purge_leaves_nothing_behind(place: FileLocation) -> None:
     assert place.rows("compaction_policies") == []
 
 
-def test_a_purge_leaves_nothing_behind_where_foreign_keys_are_switched_off(tmp_path: Path) -> None:
+def test_a_purge_without_foreign_keys_leaves_no_row(tmp_path: Path) -> None:
     place = FileLocation(str(tmp_path / "a.db"))
     session, _ = told(place.acme, LONG, LONG, LONG)
     place.acme.compactions.attach(ALL, session_id=session)
@@ -314,7 +314,7 @@ def test_errors_in_the_background_are_logged(place: FileLocation, caplog: pytest
     assert record.getMessage() == f"automatic compaction of session {session} failed: OSError: no model today"
 
 
-def test_appends_at_once_ask_the_summariser_once(place: FileLocation) -> None:
+def test_concurrent_appends_call_the_summariser_once(place: FileLocation) -> None:
     asked: list[int] = []
 
     async def summarize(messages: Sequence[Message]) -> str:
@@ -339,7 +339,7 @@ def test_appends_at_once_ask_the_summariser_once(place: FileLocation) -> None:
     assert len(asked) == 1
 
 
-def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place: FileLocation) -> None:
+def test_a_policy_applies_to_all_processes_and_a_function_to_its_own_holdfast(place: FileLocation) -> None:
     session, _ = told(place.acme, LONG, LONG)
     place.acme.compactions.attach(ALL, session_id=session, summarize=lambda messages: "s")
     with Holdfast(place.url, pool=POOL) as second:
@@ -355,7 +355,7 @@ def test_a_policy_holds_for_everybody_and_a_function_for_its_own_holdfast(place:
 
 
 def test_attached_policies_follow_the_callers_transaction(place: FileLocation) -> None:
-    """Rolled back or committed, what this process brings along belongs to the policy that is stored."""
+    """The functions attached in this process always match the stored policy."""
     acme, asked = place.acme, list[str]()
     other = replace(ALL, preserve_last=1)
 
@@ -391,7 +391,7 @@ def test_attached_policies_follow_the_callers_transaction(place: FileLocation) -
     assert due("writer") == [], "the remaining row was deleted"
 
 
-def test_tokens_are_counted_by_the_function_that_was_given(place: FileLocation) -> None:
+def test_tokens_are_counted_by_the_given_function(place: FileLocation) -> None:
     seen: list[Any] = []
 
     def count(content: Any) -> int:

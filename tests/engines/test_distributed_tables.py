@@ -43,7 +43,7 @@ async def _yes(connection: object) -> bool:
 
 @pytest.fixture
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every handle takes the tables for distributed, and what Citus would send to every machine fails."""
+    """Let every handle treat the tables as distributed, and let statements that Citus would send to every machine fail."""
     for module in (engine, joined, pool):
         monkeypatch.setattr(module, "is_distributed", _yes)
     refused = {Dialect.POSTGRES: Statement("SELECT sent_to_every_machine()", Dialect.POSTGRES)}
@@ -57,7 +57,7 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that are sent."""
+    """Record the statements that are sent."""
     statements: list[str] = []
     ways = {
         psycopg_driver.PsycopgConnection: ("execute", "many"),
@@ -88,9 +88,7 @@ def place(postgres_url: str) -> Iterator[PostgresPlace]:
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.usefixtures("distributed")
-def test_the_contract_of_grouped_writes_holds_without_a_statement_for_every_machine(
-    asynchronous: bool, place: PostgresPlace
-) -> None:
+def test_grouped_writes_send_no_statement_to_every_machine(asynchronous: bool, place: PostgresPlace) -> None:
     leg = OwnLeg("postgres, as if distributed", place, asynchronous=asynchronous)
     played = [case for case in cases() if str(case).partition(".")[0] in PLAYED[asynchronous] and can(leg, case)]
     assert len(played) > 30
@@ -153,7 +151,7 @@ def test_a_step_whose_session_is_deleted_halfway_leaves_no_trace(
         assert theirs.runs.get(run.id).iteration == 0
 
 
-def test_a_holdfast_that_was_never_opened_asks_the_first_connection_that_it_joins(
+def test_an_unopened_holdfast_asks_the_first_joined_connection(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -196,7 +194,7 @@ WHEN = [("IMMEDIATE", Unavailable), ("DEFERRED", OutcomeUnknown)]
 @pytest.mark.parametrize("state", ["08006", "58030", "57P01", "XX000"])
 @pytest.mark.parametrize(("when", "kind"), WHEN, ids=["before the commit", "on the commit"])
 @pytest.mark.usefixtures("distributed")
-def test_a_worker_that_fails_costs_neither_the_connection_nor_the_truth(
+def test_a_failed_worker_keeps_the_connection_and_is_reported(
     state: str, when: str, kind: type[Exception], postgres_url: str
 ) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -224,9 +222,7 @@ def test_a_worker_that_fails_costs_neither_the_connection_nor_the_truth(
 
 @pytest.mark.parametrize(("when", "kind"), WHEN, ids=["before the commit", "on the commit"])
 @pytest.mark.usefixtures("distributed")
-def test_a_worker_that_fails_stops_only_the_tenants_that_it_has(
-    when: str, kind: type[Exception], postgres_url: str
-) -> None:
+def test_a_failed_worker_affects_only_its_own_tenants(when: str, kind: type[Exception], postgres_url: str) -> None:
     """Appends of both tenants wait together, several times; those of the other tenant are all there."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(FAILING.format(state="08006", when=when).encode())

@@ -1,4 +1,4 @@
-"""Conversion of database errors: every code of both engines, and which errors are retried."""
+"""Database errors: how every code of both engines is converted, and which errors are retried."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ BY_STATE: list[tuple[str, Kind]] = [
 
 
 @pytest.mark.parametrize(("state", "kind"), BY_STATE, ids=[state or "none" for state, _ in BY_STATE])
-def test_a_state_of_postgres_is_this_error_exactly(state: str, kind: Kind) -> None:
+def test_each_sqlstate_becomes_one_error(state: str, kind: Kind) -> None:
     actual = postgres.translate(state, "its own words")
     assert type(actual) is kind
     assert f"PostgreSQL reported {state}: its own words" in str(actual)
@@ -112,18 +112,18 @@ ABOUT_A_WORKER: list[tuple[str, str, str | None, Kind]] = [
 
 
 @pytest.mark.parametrize(("state", "severity", "context", "kind"), ABOUT_A_WORKER)
-def test_a_coordinator_that_reports_a_lost_worker_is_not_lost_and_nothing_is_damaged(
+def test_a_coordinator_that_reports_a_lost_worker_is_itself_not_lost(
     state: str, severity: str, context: str | None, kind: Kind
 ) -> None:
     assert type(postgres.translate(state, "its own words", severity=severity, context=context)) is kind
 
 
-def test_a_worker_that_was_lost_in_a_transaction_is_known_by_its_words() -> None:
+def test_a_worker_lost_in_a_transaction_is_recognised_by_the_message() -> None:
     words = "failure on connection marked as essential: 10.0.0.2:5432"
     assert type(postgres.translate("XX000", words, severity="ERROR")) is postgres.NodeLost
 
 
-def test_only_a_schema_that_does_not_fit_is_told_to_migrate() -> None:
+def test_only_a_schema_mismatch_advises_to_migrate() -> None:
     told = {state for state, _ in BY_STATE if "holdfast migrate up" in str(postgres.translate(state, "x"))}
     assert told == {"42P01", "42703"}
 
@@ -136,7 +136,7 @@ def test_only_errors_without_effect_are_retryable() -> None:
     }
 
 
-def test_the_errors_of_an_engine_are_kinds_of_unavailable_for_those_who_do_not_know_them() -> None:
+def test_errors_of_an_engine_are_subclasses_of_unavailable() -> None:
     for kind in (postgres.ConnectionLost, postgres.NodeLost, postgres.Serialization, sqlite.Busy, sqlite.DiskFailed):
         assert issubclass(kind, Unavailable)
         assert not hasattr(ours, kind.__name__)
@@ -175,7 +175,7 @@ BY_CODE: list[tuple[int, Kind]] = [
 
 
 @pytest.mark.parametrize(("code", "kind"), BY_CODE, ids=[str(code) for code, _ in BY_CODE])
-def test_a_code_of_sqlite_is_this_error_exactly(code: int, kind: Kind) -> None:
+def test_each_sqlite_code_becomes_one_error(code: int, kind: Kind) -> None:
     actual = sqlite.translate(code, "its own words")
     assert type(actual) is kind
     assert str(actual).endswith("(SQLite reported: its own words)")
@@ -233,7 +233,7 @@ LIBRARIES = pytest.mark.parametrize("connect", [through_apsw, through_sqlite3])
 
 @LIBRARIES
 @pytest.mark.parametrize("name", FAILING)
-def test_both_libraries_raise_the_same_error_for_the_same_mistake(name: str, connect: Opening) -> None:
+def test_both_libraries_raise_the_same_errors(name: str, connect: Opening) -> None:
     sql, kind = FAILING[name]
     connection = connect()
     with pytest.raises(HoldfastError) as caught:
@@ -244,7 +244,7 @@ def test_both_libraries_raise_the_same_error_for_the_same_mistake(name: str, con
 
 
 @LIBRARIES
-def test_of_many_rows_one_that_is_refused_is_the_same_error(connect: Opening) -> None:
+def test_one_refused_row_of_many_raises_the_same_error(connect: Opening) -> None:
     connection = connect()
     with pytest.raises(AlreadyExists):
         step(connection.many("INSERT INTO t VALUES (?1, ?2, 1)", [("b", "bob"), ("a", "eve")]))
@@ -252,7 +252,7 @@ def test_of_many_rows_one_that_is_refused_is_the_same_error(connect: Opening) ->
 
 
 @LIBRARIES
-def test_a_closed_connection_is_closed_in_our_words(connect: Opening) -> None:
+def test_a_closed_connection_raises_closed(connect: Opening) -> None:
     connection = connect()
     connection.raw.close()
     with raises(Closed):
@@ -274,7 +274,7 @@ def test_a_failure_in_a_savepoint_rolls_back_only_that_savepoint(connect: Openin
 
 
 @LIBRARIES
-def test_a_savepoint_outside_of_a_transaction_is_one(connect: Opening) -> None:
+def test_a_savepoint_outside_of_a_transaction_begins_one(connect: Opening) -> None:
     connection = connect()
     step(_in_savepoint(connection, "INSERT INTO t VALUES ('b', 'bob', 1)"))
     assert not connection.raw.in_transaction
@@ -291,7 +291,7 @@ async def _in_savepoint(connection: Connection, *statements: str) -> None:
             await connection.fetch(statement, ())
 
 
-def test_a_writer_in_the_way_is_busy_and_worth_a_retry(tmp_path: Path) -> None:
+def test_a_concurrent_writer_raises_busy_which_is_retryable(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     holder = apsw.Connection(path)
     holder.execute("BEGIN IMMEDIATE")
@@ -339,14 +339,14 @@ def alone(group: Appending, *, transaction: bool) -> str:
 
 
 @TRANSACTION
-def test_an_item_that_is_new_is_done_at_the_first_try(transaction: bool) -> None:
+def test_a_new_item_is_written_at_the_first_attempt(transaction: bool) -> None:
     group = Appending("done")
     assert alone(group, transaction=transaction) == "done"
     assert group.careful == [False]
 
 
 @TRANSACTION
-def test_an_item_that_may_be_there_is_looked_for(transaction: bool) -> None:
+def test_an_item_that_may_exist_is_looked_up(transaction: bool) -> None:
     group = Appending((AlreadyExists(),), "found")
     assert alone(group, transaction=transaction) == "found"
     assert group.careful == [False, True]
@@ -381,16 +381,14 @@ def test_a_lost_answer_names_the_id_that_settles_it(lost: HoldfastError, transac
 @pytest.mark.parametrize(
     ("lost", "transaction"), [(postgres.NotSent("gone"), False), (postgres.ConnectionLost("gone"), True)]
 )
-def test_a_connection_lost_before_anything_could_be_changed_leaves_no_doubt(
-    lost: HoldfastError, transaction: bool
-) -> None:
+def test_a_connection_lost_before_the_write_has_a_known_outcome(lost: HoldfastError, transaction: bool) -> None:
     with pytest.raises(postgres.ConnectionLost) as caught:
         alone(Appending((lost,)), transaction=transaction)
     assert caught.value is lost
 
 
 @TRANSACTION
-def test_an_error_that_an_item_is_answered_with_is_raised_and_not_tried_again(transaction: bool) -> None:
+def test_an_error_of_an_item_is_raised_and_not_retried(transaction: bool) -> None:
     group = Appending(Forbidden("not yours"))
     with pytest.raises(Forbidden, match="not yours"):
         alone(group, transaction=transaction)
@@ -403,7 +401,7 @@ def test_a_retryable_failure_is_raised_unchanged(transaction: bool) -> None:
         alone(Appending((postgres.Serialization(),)), transaction=transaction)
 
 
-def test_each_pause_is_twice_the_one_before_and_all_of_them_are_short() -> None:
+def test_pauses_double_and_stay_short() -> None:
     pauses = [retries.pause_s(attempt) for attempt in range(retries.TRIES)]
     assert pauses[0] == retries.PAUSE_S
     assert all(later == 2 * earlier for earlier, later in pairwise(pauses))
@@ -418,11 +416,11 @@ def test_a_call_out_of_attempts_is_unavailable_and_reports_their_number(error: H
 
 
 @pytest.mark.parametrize("error", [NotFound("x"), StorageFull("x"), OutcomeUnknown("x", id="i"), Unavailable("x")])
-def test_any_other_failure_is_passed_on_untouched(error: HoldfastError) -> None:
+def test_any_other_error_is_raised_unchanged(error: HoldfastError) -> None:
     assert retries.final_error(error) is error
 
 
-def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_change() -> None:
+def test_a_pool_keeps_fewer_connections_than_its_maximum() -> None:
     options = PoolOptions()
     assert 0 < options.min_connections <= options.max_connections
     assert options.health_check_s < options.max_idle_s < options.max_lifetime_s
@@ -432,7 +430,7 @@ def test_a_pool_keeps_fewer_connections_than_it_may_have_and_its_options_do_not_
         PoolOptions(25)  # type: ignore[call-arg]
 
 
-def test_a_small_pool_keeps_no_more_connections_than_it_may_have_and_one_without_any_is_refused() -> None:
+def test_a_small_pool_keeps_no_more_than_its_maximum_and_an_empty_one_is_refused() -> None:
     assert (PoolOptions(max_connections=2).kept, PoolOptions(max_connections=2, min_connections=1).kept) == (2, 1)
     for wrong in ({"max_connections": 0}, {"max_connections": -1}, {"min_connections": -1}):
         with raises(InvalidInput, field=next(iter(wrong))):

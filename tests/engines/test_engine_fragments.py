@@ -1,4 +1,4 @@
-"""The pieces of SQL that differ between the engines: run on each, they say the same of the same documents."""
+"""The SQL fragments that differ between the engines have the same results on both."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ SAME: list[tuple[Any, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("found", "value", "same"), SAME, ids=[f"{found!r}={value!r}" for found, value, _ in SAME])
-def test_a_scalar_is_equal_in_value_and_in_type(found: Any, value: Any, same: bool, engine: Engine) -> None:
-    assert engine.equals({"k": found}, "k", value) is same
-    assert engine.among({"k": found}, "k", [value]) is same
-    assert engine.among({"k": found}, "k", ["other", 77, value]) is same
-    assert engine.contains({"k": [found]}, "k", value) is same
+@pytest.mark.parametrize(("stored", "value", "same"), SAME, ids=[f"{stored!r}={value!r}" for stored, value, _ in SAME])
+def test_a_scalar_is_equal_in_value_and_in_type(stored: Any, value: Any, same: bool, engine: Engine) -> None:
+    assert engine.equals({"k": stored}, "k", value) is same
+    assert engine.among({"k": stored}, "k", [value]) is same
+    assert engine.among({"k": stored}, "k", ["other", 77, value]) is same
+    assert engine.contains({"k": [stored]}, "k", value) is same
 
 
 @pytest.mark.parametrize("key", ["a.b", "$", "$.a", "'", '"', "", "#", "[0]", "a'b", "%s", ":value", "\\", "漢", "a b"])
@@ -146,7 +146,7 @@ def test_a_key_is_compared_and_never_read_as_a_path(key: str, engine: Engine) ->
     assert not engine.equals({"a": {"b": "x"}, "0": "x"}, key, "x")
 
 
-def test_a_key_that_is_not_there_equals_nothing_not_even_null(engine: Engine) -> None:
+def test_a_missing_key_equals_nothing_not_even_null(engine: Engine) -> None:
     assert not engine.equals({}, "k", None)
     assert not engine.among({}, "k", [None])
     assert not engine.contains({}, "k", None)
@@ -176,14 +176,14 @@ COMPARED: list[tuple[Any, str, Any, bool]] = [
 
 
 @pytest.mark.parametrize(
-    ("found", "sign", "value", "holds"),
+    ("stored", "sign", "value", "holds"),
     COMPARED,
-    ids=[f"{found!r}{sign}{value!r}" for found, sign, value, _ in COMPARED],
+    ids=[f"{stored!r}{sign}{value!r}" for stored, sign, value, _ in COMPARED],
 )
 def test_numbers_are_compared_with_numbers_and_text_with_text_by_code_point(
-    found: Any, sign: str, value: Any, holds: bool, engine: Engine
+    stored: Any, sign: str, value: Any, holds: bool, engine: Engine
 ) -> None:
-    assert engine.compares({"k": found}, "k", sign, value) is holds
+    assert engine.compares({"k": stored}, "k", sign, value) is holds
 
 
 CONTAINED: list[tuple[Any, Any, bool]] = [
@@ -210,12 +210,12 @@ CONTAINED: list[tuple[Any, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("found", "value", "holds"), CONTAINED, ids=[f"{f!r} has {v!r}" for f, v, _ in CONTAINED])
-def test_an_array_has_an_element_and_a_text_a_part(found: Any, value: Any, holds: bool, engine: Engine) -> None:
-    assert engine.contains({"k": found}, "k", value) is holds
+@pytest.mark.parametrize(("stored", "value", "holds"), CONTAINED, ids=[f"{f!r} has {v!r}" for f, v, _ in CONTAINED])
+def test_an_array_contains_elements_and_a_text_substrings(stored: Any, value: Any, holds: bool, engine: Engine) -> None:
+    assert engine.contains({"k": stored}, "k", value) is holds
 
 
-def test_one_of_many_ids_is_one_argument_on_either_engine(engine: Engine) -> None:
+def test_a_list_of_ids_is_one_argument_on_both_engines(engine: Engine) -> None:
     condition = sql_fragments.any_of(engine.dialect, "'b'", "ids")
     for expected, holds in ((["a", "b"], True), (["a"], False), ([], False), (["B"], False), (["b"] * 1_000, True)):
         sent = json.dumps(expected) if engine.dialect is Dialect.SQLITE else expected
@@ -258,8 +258,8 @@ class Row:
 
 @settings(max_examples=60)
 @given(VALUES, SCALARS)
-def test_sqlite_agrees_with_plain_python(found: Any, value: Any) -> None:
-    row = Row({"k": found})
+def test_sqlite_agrees_with_plain_python(stored: Any, value: Any) -> None:
+    row = Row({"k": stored})
     assert SQLITE.equals(row.metadata, "k", value) is oracle.matches(row, [Filter("eq", value, meta="k")])
     assert SQLITE.contains(row.metadata, "k", value) is oracle.matches(row, [Filter("contains", value, meta="k")])
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -267,7 +267,7 @@ def test_sqlite_agrees_with_plain_python(found: Any, value: Any) -> None:
         assert SQLITE.compares(row.metadata, "k", "<=", value) is expected
 
 
-def test_the_dialects_are_two_and_differ_in_these_facts() -> None:
+def test_the_two_dialects_have_these_properties() -> None:
     assert [(item.placeholder, item.native_time, item.changes_in_ctes) for item in Dialect] == [
         ("?", False, False),
         ("$", True, True),

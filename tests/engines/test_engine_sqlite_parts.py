@@ -48,7 +48,7 @@ LIBRARIES = pytest.mark.parametrize("library", get_args(Library))
         ("query_only", 0),
     ],
 )
-def test_a_writer_is_opened_with(pragma: str, value: Any, library: Library, tmp_path: Path) -> None:
+def test_a_writer_is_opened_with_these_settings(pragma: str, value: Any, library: Library, tmp_path: Path) -> None:
     file = SqliteFile(str(tmp_path / "a.db"), library=library)
     connection = file.connect()
     assert [*connection.execute(f"PRAGMA {pragma}")] == [(value,)]

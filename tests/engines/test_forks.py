@@ -28,7 +28,7 @@ FORKED = """
             try:
                 call()
             except Closed as error:
-                refused += "before a fork" in str(error)
+                refused += error.reason == "forked"
         hf.close()
         os._exit(refused)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -52,7 +52,7 @@ FORKED_ASYNC = """
             try:
                 await call()
             except Closed as error:
-                refused += "before a fork" in str(error)
+                refused += error.reason == "forked"
         await hf.close()
         os._exit(refused - 1)
 

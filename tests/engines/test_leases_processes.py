@@ -1,4 +1,4 @@
-"""Workers in processes of their own, killed and stopped for longer than their lease: nothing is lost, done twice or half done."""
+"""Workers in separate processes, killed and stopped for longer than their lease: no step is lost, repeated or incomplete."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class Fleet:
                 (self._lines if output == "step" else self.stopped).put((run_id, int(iteration), int(epoch)))
 
     def hear(self, steps: int) -> None:
-        """Wait until so many more steps were acknowledged."""
+        """Wait until a number of further steps were acknowledged."""
         for _ in range(steps):
             self.told.append(self._lines.get(timeout=PATIENCE_S))
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """End one without a word."""
+        """Kill one worker."""
         process.kill()
         process.wait()
         self.alive.remove(process)
 
     def finish(self) -> None:
-        """Wait until all others have come to their end."""
+        """Wait until all other workers have ended."""
         for process in self.alive:
             assert process.wait(PATIENCE_S) == 0, "a worker came to a bad end; it has said why"
 

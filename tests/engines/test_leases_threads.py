@@ -1,4 +1,4 @@
-"""Sixteen workers on one database, dying at every place where one can: each step is done once, and no effect twice."""
+"""Sixteen workers on one database that die at every possible point: each step is done once, and no effect happens twice."""
 
 from __future__ import annotations
 

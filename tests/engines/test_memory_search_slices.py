@@ -36,7 +36,7 @@ async def search(tenant: Any, store: str) -> list[float]:
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Of each comparison, the thread it was made in and how many bytes it was of."""
+    """Record the thread and the number of bytes of each comparison."""
     seen: list[tuple[int, int]] = []
     real = similarity.cosines
 
@@ -67,7 +67,7 @@ def test_embeddings_are_compared_in_slices_outside_of_the_event_loop(
 
 
 @pytest.mark.parametrize("store", ["agent_memories", "crew_memories"])
-def test_a_search_that_is_given_up_stops_after_the_slice_it_is_in(
+def test_a_cancelled_search_stops_after_its_current_slice(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: list[tuple[int, int]]
 ) -> None:
     begun, may_go_on = threading.Event(), threading.Event()

@@ -22,7 +22,7 @@ LARGE = PoolOptions(min_connections=1, max_connections=10)
 
 @contextmanager
 def held(url: str, session_id: str) -> Iterator[None]:
-    """Another transaction holds the session: an append to it waits."""
+    """Let another transaction lock the session, so that an append to it waits."""
     with psycopg.connect(url) as other:
         other.execute("SELECT 1 FROM sessions WHERE id = %s FOR UPDATE", [session_id])
         yield
@@ -43,13 +43,13 @@ def appending(acme: Any, session_id: str, content: str = "hello") -> asyncio.Tas
 
 
 async def waits(task: asyncio.Task[Any]) -> None:
-    """The task has not been answered after a while."""
+    """Return whether the task is still waiting after a while."""
     await asyncio.wait([task], timeout=0.3)
     assert not task.done()
 
 
 async def no_lane_runs(acme: Any) -> None:
-    """Everything is over that was sent for others: a lane may give its connection back after the last answer."""
+    """Wait until no lane is sending: a lane may return its connection after the last answer."""
     await asyncio.gather(*acme.messages._engine._batcher._running)
 
 
@@ -58,7 +58,7 @@ async def contents(acme: Any, session_id: str) -> list[Any]:
     return [message.content[0]["text"] for message in await acme.messages.list(session_id)]
 
 
-def test_one_who_is_alone_starts_no_task_and_one_of_many_does(postgres_url: str) -> None:
+def test_a_single_caller_starts_no_task_and_one_of_many_does(postgres_url: str) -> None:
     async def main() -> None:
         async with opened(postgres_url) as (acme, first, second):
             for is_crowded in (False, True):
@@ -82,9 +82,7 @@ def test_one_who_is_alone_starts_no_task_and_one_of_many_does(postgres_url: str)
 
 
 @pytest.mark.parametrize("pool", [LARGE, SMALL], ids=["two lanes", "one lane"])
-def test_who_comes_while_one_is_alone_is_not_kept_waiting_longer_than_need_be(
-    pool: PoolOptions, postgres_url: str
-) -> None:
+def test_a_caller_that_joins_a_single_one_waits_no_longer_than_necessary(pool: PoolOptions, postgres_url: str) -> None:
     async def main() -> None:
         async with opened(postgres_url, pool) as (acme, first, second):
             with held(postgres_url, first):
@@ -130,7 +128,7 @@ def test_a_cancelled_caller_does_not_affect_the_others(
     assert not caplog.records, "every future was asked what came of it"
 
 
-def test_a_handle_that_is_closed_waits_for_it(postgres_url: str) -> None:
+def test_closing_a_handle_waits_for_a_single_caller(postgres_url: str) -> None:
     async def main() -> None:
         hf = AsyncHoldfast(postgres_url)
         async with hf:

@@ -1,4 +1,4 @@
-"""Calls cancelled in the middle of an exchange with PostgreSQL: whole or absent, and no answer goes to another's request."""
+"""Calls cancelled during an exchange with PostgreSQL are complete or absent, and each answer belongs to its own request."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_result_belongs_to_its_request_when_others_are_cancelled(
     assert asyncio.run(soon(main(), 120)) > 0
 
 
-def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(
+def test_a_call_cancelled_during_an_exchange_leaves_no_transaction_open(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     async def main() -> None:
@@ -93,7 +93,7 @@ def test_a_call_cancelled_in_mid_exchange_leaves_no_transaction_behind(
 
 
 @pytest.mark.parametrize("what", ["append", "create", "get"])
-def test_a_caller_with_a_deadline_gets_away_from_a_frozen_server(what: str, own_postgres: PostgresServer) -> None:
+def test_a_caller_with_a_deadline_does_not_wait_for_a_frozen_server(what: str, own_postgres: PostgresServer) -> None:
     url = own_postgres.create_database("frozen")
 
     async def main() -> None:

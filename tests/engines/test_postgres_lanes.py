@@ -1,4 +1,4 @@
-"""Appends and steps that wait together: how they are shared out among the lanes, and that each is stored as it was given."""
+"""Appends and steps that wait together are distributed among the lanes, and each is stored unchanged."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def test_a_long_queue_is_split_between_two_lanes(waiting: int, answered: int, po
     asyncio.run(main())
 
 
-def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
+def test_while_one_lane_is_busy_the_other_takes_all_waiting_items(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of it would leave the other half waiting for a lane that has its answer long after this one."""
+    """Otherwise half of the items would wait for the busy lane."""
     sent: list[int] = []
     send = Batcher._send_batch
 
@@ -78,7 +78,7 @@ def test_while_one_lane_is_busy_the_other_takes_all_that_waits(
 
 
 def test_ordinary_and_special_writes_can_share_a_batch(postgres_url: str) -> None:
-    """A column of usual values only is not sent. Each message unusual in one way, with usual ones before and after it."""
+    """A column with only default values is not sent. Each message differs in one field, with default ones before and after it."""
     unusual = [
         NewMessage(role="user", content="tokens", token_count=7),
         NewMessage(role="user", content="metadata", token_count=0, metadata={"a": [1, None]}),
@@ -114,8 +114,8 @@ def test_ordinary_and_special_writes_can_share_a_batch(postgres_url: str) -> Non
     asyncio.run(main())
 
 
-def test_steps_that_only_note_how_far_a_program_is_are_stored_as_they_were_given(postgres_url: str) -> None:
-    """They are committed by a statement of their own, in which a column of usual values only is not sent."""
+def test_steps_without_messages_are_stored_unchanged(postgres_url: str) -> None:
+    """They are committed by a separate statement, which omits columns with only default values."""
     unusual: list[dict[str, Any]] = [
         {"last_tool_result": ""},
         {"snapshot": "a snapshot"},
@@ -172,7 +172,7 @@ def test_a_progress_step_includes_decisions_made_in_the_meantime(postgres_url: s
 
 
 async def claimed(acme: AsyncTenantHandle) -> Run:
-    """A run that is held."""
+    """Return a claimed run."""
     started = await acme.runs.start((await acme.sessions.create()).id)
     lease = await acme.leases.claim("test", run_id=started.id, ttl_ms=600_000)
     assert lease is not None

@@ -1,4 +1,4 @@
-"""PostgreSQL's connections: how many there are, how long they live, and what comes of one that is dead."""
+"""The connection pool of PostgreSQL: its size, the lifetime of connections, and dead connections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_defaults_suit_one_service_in_production() -> None:
     assert (options.max_lifetime_s, options.max_idle_s, options.health_check_s) == (3_600, 1_800, 60)
 
 
-def test_the_address_can_say_how_large_the_pool_is() -> None:
+def test_the_address_can_set_the_size_of_the_pool() -> None:
     url = "postgresql://u:p@h/d?pool_max_connections=50&sslmode=require&pool_max_idle_s=1.5"
     expected = PoolOptions(max_connections=50, max_idle_s=1.5)
     assert split_pool(url, None) == ("postgresql://u:p@h/d?sslmode=require", expected)
@@ -57,7 +57,7 @@ def test_the_address_can_say_how_large_the_pool_is() -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "?sslmode=disable&pool_max_connections=50"])
-def test_a_command_can_say_how_large_the_pool_is_and_wins_over_the_address(mark: str) -> None:
+def test_a_command_option_for_the_pool_precedes_the_address(mark: str) -> None:
     plain = f"postgresql://u:p@h/d{mark}"
     expected = PoolOptions(max_connections=7, min_connections=0)
     assert split_pool(with_pool(plain, 7, 0), None)[1] == expected
@@ -93,7 +93,7 @@ def test_an_invalid_pool_option_is_refused(option: str) -> None:
 
 
 @both_styles
-def test_the_pool_of_the_address_is_the_pool_that_is_opened(
+def test_the_pool_is_opened_with_the_options_of_the_address(
     style: str, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     mark = "&" if "?" in postgres_url else "?"
@@ -137,7 +137,7 @@ def test_the_pool_keeps_its_minimum_and_never_exceeds_its_maximum(
 
 
 def test_a_single_caller_stays_on_one_connection(postgres_server: PostgresServer, postgres_url: str) -> None:
-    """The others would prepare every statement too, and fill pages of their own."""
+    """Other connections would prepare every statement again."""
     with Holdfast(postgres_url, pool=PoolOptions(min_connections=3, max_connections=4)) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
@@ -151,7 +151,7 @@ def test_a_single_caller_stays_on_one_connection(postgres_server: PostgresServer
 
 
 def _rested(server: PostgresServer, url: str) -> dict[int, Any]:
-    """Since when each of the server's processes that serve a database has had nothing to do; none while one has."""
+    """Return the time since which all server processes of a database are idle, or nothing while one is busy."""
     actual = backends(server, url)
     query = f"SELECT pid, state_change FROM pg_stat_activity WHERE pid = ANY(ARRAY{actual}::int[]) AND state = 'idle'"
     rested = dict(server.execute(query))
@@ -159,9 +159,7 @@ def _rested(server: PostgresServer, url: str) -> dict[int, Any]:
 
 
 @both_styles
-def test_a_connection_that_is_old_enough_is_replaced(
-    style: str, postgres_server: PostgresServer, postgres_url: str
-) -> None:
+def test_an_old_connection_is_replaced(style: str, postgres_server: PostgresServer, postgres_url: str) -> None:
     async def main() -> None:
         pool = PoolOptions(min_connections=1, max_connections=1, max_lifetime_s=0.3)
         async with opened(style, postgres_url, pool=pool) as hf:
@@ -198,7 +196,7 @@ def test_a_dead_idle_connection_is_noticed_by_the_health_check(
 
 
 @both_styles
-def test_every_connection_busy_is_unavailable_within_the_time_to_connect(
+def test_a_call_is_refused_in_time_if_every_connection_is_busy(
     style: str, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     """All connections wait for a row that another transaction holds; one more caller gets an error, and succeeds later."""
@@ -254,7 +252,7 @@ def test_a_missing_server_raises_unavailable_immediately_with_its_address(style:
 
 
 @both_styles
-def test_no_such_database_is_unavailable(style: str, postgres_server: PostgresServer) -> None:
+def test_a_missing_database_raises_unavailable(style: str, postgres_server: PostgresServer) -> None:
     async def main() -> None:
         with pytest.raises(Unavailable, match="no_such_database"):
             async with opened(style, postgres_server.url("no_such_database"), pool=SMALL):
@@ -264,7 +262,7 @@ def test_no_such_database_is_unavailable(style: str, postgres_server: PostgresSe
 
 
 @both_styles
-def test_a_database_without_our_schema_is_a_mismatch(style: str, bare_postgres_url: str) -> None:
+def test_a_database_without_the_schema_raises_schema_mismatch(style: str, bare_postgres_url: str) -> None:
     async def main() -> None:
         with pytest.raises(SchemaMismatch, match="holdfast migrate up"):
             async with opened(style, bare_postgres_url):
@@ -308,7 +306,7 @@ def test_closing_finishes_appends_that_were_accepted(postgres_url: str) -> None:
     asyncio.run(main())
 
 
-def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(
+def test_opening_twice_is_harmless_and_a_closed_handle_can_be_opened_again(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     async def main() -> list[int]:
@@ -331,11 +329,11 @@ def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(
     assert asyncio.run(asyncio.wait_for(main(), 180.0)) == [2, 3]
 
 
-def test_a_call_from_another_event_loop_is_refused_and_nothing_of_it_happens(postgres_url: str) -> None:
+def test_a_call_from_another_event_loop_is_refused_and_has_no_effect(postgres_url: str) -> None:
     refused_in_another_loop(AsyncHoldfast(postgres_url, pool=SMALL))
 
 
-def test_closing_waits_for_the_calls_under_way_and_no_longer(postgres_url: str) -> None:
+def test_closing_waits_for_running_calls_and_no_longer(postgres_url: str) -> None:
     async def main() -> None:
         hf = await AsyncHoldfast(postgres_url, pool=SMALL).open()
         started = asyncio.Event()
@@ -358,7 +356,7 @@ def test_closing_waits_for_the_calls_under_way_and_no_longer(postgres_url: str) 
     asyncio.run(main())
 
 
-def test_threads_share_the_pool_and_each_append_has_its_own_place(postgres_url: str) -> None:
+def test_threads_share_the_pool_and_each_append_has_its_own_position(postgres_url: str) -> None:
     with Holdfast(postgres_url, pool=SMALL) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
@@ -400,5 +398,5 @@ ABANDONED_ASYNC = """
 
 
 @pytest.mark.parametrize("script", [ABANDONED, ABANDONED_ASYNC])
-def test_a_program_that_ends_without_closing_ends(script: str, postgres_url: str) -> None:
+def test_a_program_that_does_not_close_its_handle_still_exits(script: str, postgres_url: str) -> None:
     assert run_script(script, postgres_url, warnings="ignore") == "leaving\n"

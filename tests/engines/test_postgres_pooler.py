@@ -1,4 +1,4 @@
-"""Through pgbouncer, which gives every transaction another connection: the same calls, the same answers."""
+"""Calls through pgbouncer, which assigns a connection to every transaction, have the same results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_the_stores_work_through_a_transaction_pooler(style: str, pgbouncer: PgB
     asyncio.run(soon(main(), 60))
 
 
-def test_many_tasks_through_a_transaction_pooler_keep_every_place(pgbouncer: PgBouncer, postgres_url: str) -> None:
+def test_many_tasks_through_a_transaction_pooler_get_distinct_positions(
+    pgbouncer: PgBouncer, postgres_url: str
+) -> None:
     async def main() -> None:
         async with opened("async", pgbouncer.url(database_of(postgres_url)), pool=MANY) as hf:
             acme = hf.tenant("acme")
@@ -66,7 +68,9 @@ def test_many_tasks_through_a_transaction_pooler_keep_every_place(pgbouncer: PgB
     asyncio.run(main())
 
 
-def test_many_threads_through_a_transaction_pooler_keep_every_place(pgbouncer: PgBouncer, postgres_url: str) -> None:
+def test_many_threads_through_a_transaction_pooler_get_distinct_positions(
+    pgbouncer: PgBouncer, postgres_url: str
+) -> None:
     with Holdfast(pgbouncer.url(database_of(postgres_url)), pool=MANY) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
@@ -90,7 +94,7 @@ def test_many_threads_through_a_transaction_pooler_keep_every_place(pgbouncer: P
 
 
 @both_styles
-def test_a_schema_can_be_made_through_a_transaction_pooler(
+def test_a_schema_can_be_migrated_through_a_transaction_pooler(
     style: str, pgbouncer: PgBouncer, bare_postgres_url: str
 ) -> None:
     async def main() -> None:
@@ -104,7 +108,9 @@ def test_a_schema_can_be_made_through_a_transaction_pooler(
 
 
 @both_styles
-def test_a_restarted_pooler_is_found_again(style: str, postgres_server: PostgresServer, postgres_url: str) -> None:
+def test_calls_succeed_after_the_pooler_restarts(
+    style: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
     async def main() -> None:
         with PgBouncer(postgres_server) as pooler:
             async with opened(style, pooler.url(database_of(postgres_url))) as hf:

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away, in part or as a whole, while it is used: nothing is lost, nothing hangs, and it comes back by itself."""
+"""Connections or the whole server are lost during use: no write is lost, no call hangs, and handles recover."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BACK_S = 60.0
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[PostgresServer]:
-    """A server of this module's own, which may be stopped and killed; it is running when a test begins."""
+    """A server for this module, which may be stopped and killed; it is running when a test begins."""
     with PostgresServer() as server:
         yield server
 
@@ -54,7 +54,7 @@ def mortal_url(mortal: PostgresServer) -> Iterator[str]:
 
 @both_styles
 @pytest.mark.parametrize("what", ["append", "create", "get"])
-def test_connections_cut_while_idle_are_replaced_without_a_word(
+def test_connections_lost_while_idle_are_replaced_without_an_error(
     style: str, what: str, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     async def main() -> None:
@@ -80,8 +80,8 @@ FAREWELL = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrato
 
 
 @pytest.mark.parametrize("what", ["append", "appends"])
-def test_a_connection_that_is_just_being_closed_is_replaced_without_a_word(what: str, postgres_url: str) -> None:
-    """The server's last message has arrived and the end of the stream has not: asyncpg sends nothing more, and is not closed."""
+def test_a_connection_that_is_being_closed_is_replaced_without_an_error(what: str, postgres_url: str) -> None:
+    """The server's last message has arrived, but not the end of the stream: asyncpg sends nothing more and is not closed."""
 
     async def main() -> None:
         async with opened("async", postgres_url) as hf:
@@ -112,7 +112,7 @@ def lock_waiters(connection: psycopg.Connection[Any]) -> list[int]:
 
 @both_styles
 @pytest.mark.parametrize("what", ["append", "update"])
-def test_a_backend_ended_in_mid_call_is_unknown_for_an_append_and_retried_for_a_transaction(
+def test_a_terminated_backend_is_unknown_for_an_append_and_retried_for_a_transaction(
     style: str, what: str, postgres_url: str
 ) -> None:
     async def main() -> None:
@@ -146,7 +146,7 @@ def test_a_backend_ended_in_mid_call_is_unknown_for_an_append_and_retried_for_a_
 
 
 async def first_success_s(call: Any) -> float:
-    """How long until a call succeeds again."""
+    """Return the seconds until a call succeeds again."""
     started = time.monotonic()
     while isinstance(await soon(outcome(call)), HoldfastError):
         assert time.monotonic() - started < BACK_S
@@ -189,7 +189,7 @@ def test_after_a_restart_calls_succeed_again_on_the_same_handle(
 def test_a_call_made_in_an_outage_succeeds_when_the_server_is_back_within_the_time_to_connect(
     mortal: PostgresServer, mortal_url: str
 ) -> None:
-    """The pool has given up by then; it must be asked once more."""
+    """The pool has given up by then, so the call must ask it again."""
 
     async def main() -> None:
         pool = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=90.0)
@@ -205,7 +205,7 @@ def test_a_call_made_in_an_outage_succeeds_when_the_server_is_back_within_the_ti
 
 
 @both_styles
-def test_a_server_that_is_not_there_yet_is_unavailable(style: str, mortal: PostgresServer, mortal_url: str) -> None:
+def test_a_server_that_has_not_started_raises_unavailable(style: str, mortal: PostgresServer, mortal_url: str) -> None:
     async def main() -> None:
         await asyncio.to_thread(mortal.stop)
         with pytest.raises(Unavailable):
@@ -219,7 +219,7 @@ def test_a_server_that_is_not_there_yet_is_unavailable(style: str, mortal: Postg
 def test_a_server_killed_in_the_middle_of_many_appends_loses_nothing(
     style: str, mortal: PostgresServer, mortal_url: str
 ) -> None:
-    """Every append is acknowledged and there, refused and absent, or unknown and settled by asking again."""
+    """Every append is acknowledged and stored, refused and absent, or unknown and settled by a repetition."""
 
     async def main() -> None:
         async with opened(style, mortal_url) as hf:

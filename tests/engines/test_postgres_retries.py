@@ -1,4 +1,4 @@
-"""Deadlocks and serialization failures on PostgreSQL are retried, so many times and no more."""
+"""Deadlocks and serialization failures on PostgreSQL are retried a limited number of times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.engines.postgres_handles import ask, ask_aside, both_styles, opened, 
 
 @both_styles
 def test_two_calls_that_deadlock_both_succeed(style: str, postgres_url: str) -> None:
-    """Each locks a row, waits until the other has locked its own, and then wants the other's."""
+    """Each locks a row, waits until the other has locked its row, and then locks that one."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         database = connection.info.dbname
         connection.execute(f"ALTER DATABASE {database} SET deadlock_timeout = '20ms'")
@@ -142,7 +142,7 @@ def test_appends_to_the_same_sessions_from_many_handles_never_deadlock_permanent
 
 @both_styles
 def test_real_serialization_failures_are_retried(style: str, postgres_url: str) -> None:
-    """A database whose transactions are stricter than usual: two that change one row cannot both go on."""
+    """With serializable transactions, two that change one row cannot both commit."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         database = connection.info.dbname
         connection.execute(f"ALTER DATABASE {database} SET default_transaction_isolation = 'repeatable read'")

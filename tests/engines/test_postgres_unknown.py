@@ -1,4 +1,4 @@
-"""The answer to a commit is lost: the caller is told so, and asking again with the same id has exactly one effect."""
+"""The answer to a commit is lost: the caller gets OutcomeUnknown, and a repetition with the same id has exactly one effect."""
 
 from __future__ import annotations
 
@@ -88,10 +88,8 @@ def test_a_transaction_whose_commit_is_not_answered_is_unknown_and_happened_once
 
 
 @both_styles
-def test_a_statement_lost_before_the_commit_is_run_again_without_a_word(
-    style: str, proxy: Proxy, postgres_url: str
-) -> None:
-    """Before the commit nothing is in doubt: the call is made again, and the caller never knows."""
+def test_a_statement_lost_before_the_commit_is_retried_silently(style: str, proxy: Proxy, postgres_url: str) -> None:
+    """Before the commit the outcome is certain: the call is repeated without an error."""
 
     async def main() -> None:
         async with opened(style, proxy.url(database_of(postgres_url))) as hf:
@@ -174,13 +172,13 @@ CREATE TRIGGER reports BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION r
 
 
 def own_pids(hf: Any) -> set[int]:
-    """The server's processes of the connections that a handle has."""
+    """Return the server processes of a handle's connections."""
     actual = [holder._con for holder in hf._engine._pool._pool._holders]
     return {raw.get_server_pid() for raw in actual if raw is not None and not raw.is_closed()}
 
 
 def test_a_lost_connection_that_the_server_reports_costs_only_the_append_that_met_it(postgres_url: str) -> None:
-    """It speaks of a connection of its own, to another server: ours answers, and is kept."""
+    """The error concerns the server's own connection to another server: the handle's connection works and is kept."""
 
     async def main() -> None:
         async with opened("async", postgres_url) as hf:

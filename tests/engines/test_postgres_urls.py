@@ -1,4 +1,4 @@
-"""What of an address only libpq understands does not reach asyncpg, and is done for it all the same."""
+"""Options of an address that only libpq supports are removed for asyncpg, and their effect is implemented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQLite would do for the queries that must not depend on how much is stored."""
+"""SQLite's plans of the queries whose cost must not depend on the amount of data."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def test_a_session_is_found_by_its_key_through_the_unique_index(connection):
         ("sessions_by_recency", " AND updated_minute <= :minute"),
     ],
 )
-def test_a_list_of_sessions_comes_out_of_an_index_minute_by_minute(connection, index, where):
+def test_sessions_are_listed_from_an_index_by_minute(connection, index, where):
     actual = plan(connection, sessions.queries.list.statement(Dialect.SQLITE, where, index))
     assert f"USING INDEX {index}" in actual
     assert "USE TEMP B-TREE FOR LAST 2 TERMS OF ORDER BY" in actual, "only the rows of one minute may be sorted"
 
 
 @pytest.mark.parametrize("name", ["list", "list_newest"])
-def test_a_stretch_of_the_log_is_read_in_order_without_sorting(connection, name):
+def test_a_range_of_the_log_is_read_in_order_without_sorting(connection, name):
     actual = plan(connection, log_reading.queries.by_name[name].statement(Dialect.SQLITE))
     assert "(tenant_id=? AND session_id=? AND seq>? AND seq<?)" in actual
     assert "B-TREE" not in actual
 
 
 @pytest.mark.parametrize("name", ["advance", "advance_this_minute"])
-def test_an_append_goes_to_its_session_directly(connection, name):
+def test_an_append_finds_its_session_by_its_key(connection, name):
     actual = plan(connection, message_log.queries.by_name[name].statement(Dialect.SQLITE))
     assert actual == "SEARCH sessions USING PRIMARY KEY (tenant_id=? AND id=?)"
 
 
-def test_a_key_of_anybodys_is_found_through_the_unique_index(connection):
+def test_a_key_of_any_user_is_found_through_the_unique_index(connection):
     statement = sessions.queries.find_of_anybody.statement(Dialect.SQLITE, "", "sessions_by_identifier")
     assert "sessions_by_identifier (tenant_id=? AND identifier=?)" in plan(connection, statement)
 
@@ -77,7 +77,7 @@ BY_ID = [
 
 
 @pytest.mark.parametrize("query", BY_ID, ids=lambda query: query.name)
-def test_planned_on_an_empty_table_postgres_still_takes_the_primary_key(new_postgres_url, query):
+def test_a_plan_made_on_an_empty_table_uses_the_primary_key(new_postgres_url, query):
     """A prepared statement keeps the plan it was given first, however large the tables become."""
     statement = query.statement(Dialect.POSTGRES)
     with psycopg.connect(new_postgres_url) as raw:

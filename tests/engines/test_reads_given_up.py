@@ -1,4 +1,4 @@
-"""Long reads: they do not stall the event loop, and they stop when their caller is cancelled."""
+"""Long reads do not block the event loop, and stop when their caller is cancelled."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_cancelled_reads_on_sqlite_stop_and_free_their_threads(tmp_path: P
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
 @in_event_loop
-async def test_a_read_that_takes_long_leaves_the_event_loop(tmp_path: Path, library: Any) -> None:
+async def test_a_long_read_leaves_the_event_loop(tmp_path: Path, library: Any) -> None:
     async with AsyncHoldfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         threads: list[int] = []
 
@@ -95,7 +95,7 @@ async def test_a_read_of_few_large_rows_leaves_the_event_loop_between_them(
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
 @in_event_loop
-async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
+async def test_a_large_result_is_decoded_outside_of_the_event_loop(
     tmp_path: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_async, "WEIGH_AFTER_S", 0.0)
@@ -116,7 +116,7 @@ async def test_a_read_that_finds_much_is_decoded_outside_of_the_event_loop(
 
 
 @in_event_loop
-async def test_a_large_append_is_made_and_written_outside_of_the_event_loop(
+async def test_a_large_append_is_encoded_and_written_outside_of_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []

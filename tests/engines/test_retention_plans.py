@@ -1,4 +1,4 @@
-"""What SQLite would do for the queries of retention that must not depend on how much is stored."""
+"""SQLite's plans of the queries of retention, whose cost must not depend on the amount of data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan(connection: Any, query: Query, where: str = "", index: str = "") -> str
 
 
 @pytest.mark.parametrize("name", ["time", "actor", "action", "subject"])
-def test_activity_comes_out_of_an_index_in_order(connection: Any, name: str) -> None:
+def test_activity_is_listed_from_an_index_in_order(connection: Any, name: str) -> None:
     column = {"time": "", "subject": " AND subject_kind = :kind AND subject_id = :id"}.get(
         name, f" AND {name} = :value"
     )
@@ -46,7 +46,7 @@ def test_activity_comes_out_of_an_index_in_order(connection: Any, name: str) -> 
 @pytest.mark.parametrize(
     "name", ["runs", "run", "oldest_of_run", "oldest", "newest", "up_to", "may_go", "sizes", "hold_on_session"]
 )
-def test_nothing_of_retention_reads_a_whole_table(connection: Any, name: str) -> None:
+def test_no_query_of_retention_scans_a_table(connection: Any, name: str) -> None:
     actual = plan(connection, QUERIES[name])
     scans = [part for part in actual.split("; ") if part.startswith("SCAN")]
     assert all(part.split()[1] in {"g", "s", "c", "CONSTANT", "chain", "(subquery-1)"} for part in scans), actual
@@ -61,7 +61,7 @@ def test_snapshots_over_quota_are_read_by_the_index_on_time(connection: Any) -> 
     assert "snapshots_by_run (tenant_id=? AND run_id>?)" in plan(connection, quota.queries.runs)
 
 
-def test_erasures_that_are_open_are_found_without_those_that_are_done(connection: Any) -> None:
+def test_open_erasures_are_found_without_reading_finished_ones(connection: Any) -> None:
     actual = plan(connection, erasures.queries.open)
     assert "USING INDEX erasures_open" in actual or "USING COVERING INDEX erasures_open" in actual
     assert "B-TREE" not in actual

@@ -1,4 +1,4 @@
-"""What runs cost: how many statements, and which index each of them goes by. None of it may depend on how much is stored."""
+"""The cost of runs: the number of statements, and the index that each uses, independently of the amount of data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Counted:
             self.sent.append(sql)
 
     def of(self, call: Callable[[], Any]) -> int:
-        """How many one call sends."""
+        """Return the number of statements that one call sends."""
         self.sent.clear()
         call()
         return len(self.sent)
@@ -102,7 +102,7 @@ def test_an_iteration_is_two_commits_of_few_statements(acme: TenantHandle, count
     assert plain == (1 if on_postgres else 2)
 
 
-def test_the_rest_of_a_runs_life_is_cheap_too(acme: TenantHandle, counted: Counted) -> None:
+def test_other_calls_of_a_run_take_few_statements(acme: TenantHandle, counted: Counted) -> None:
     session = acme.sessions.create()
     assert counted.of(lambda: acme.runs.start(session.id)) == 2
     assert counted.of(lambda: acme.leases.claim("w")) == 4
@@ -146,7 +146,7 @@ BY_ID = [
 ]
 
 
-@pytest.mark.parametrize(("queries", "name"), BY_ID, ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(("queries", "name"), BY_ID, ids=lambda item: item if isinstance(item, str) else "")
 def test_a_run_is_found_by_its_primary_key(sqlite: Any, queries: Any, name: str) -> None:
     actual = plan(sqlite, queries.by_name[name].statement(Dialect.SQLITE))
     assert "USING PRIMARY KEY (tenant_id=? AND id=?)" in actual or "PRIMARY KEY (tenant_id=? AND id=?)" in actual
@@ -164,7 +164,7 @@ def test_a_run_is_found_by_its_primary_key(sqlite: Any, queries: Any, name: str)
         ("run_queue_by_tenant_agent", " AND tenant = :tenant_id AND agent = :agent_id"),
     ],
 )
-def test_the_next_run_comes_out_of_an_index(sqlite: Any, index: str, where: str) -> None:
+def test_the_next_run_is_found_by_an_index(sqlite: Any, index: str, where: str) -> None:
     actual = plan(sqlite, QUEUE.peek.statement(Dialect.SQLITE, where, index))
     parts = [part for part in actual.split("; ") if "run_queue" in part]
     assert len(parts) == 4
@@ -182,13 +182,13 @@ def test_the_next_run_comes_out_of_an_index(sqlite: Any, index: str, where: str)
         ("runs_by_start", " AND (started_at, id) < (:after, :after_id)"),
     ],
 )
-def test_a_list_of_runs_comes_out_of_an_index_in_order(sqlite: Any, index: str, where: str) -> None:
+def test_runs_are_listed_from_an_index_in_order(sqlite: Any, index: str, where: str) -> None:
     actual = plan(sqlite, RUNS.list.statement(Dialect.SQLITE, where, index))
     assert f"USING INDEX {index}" in actual
     assert "B-TREE" not in actual
 
 
-def test_runs_below_a_run_are_found_by_their_parent(sqlite: Any) -> None:
+def test_child_runs_are_found_by_their_parent(sqlite: Any) -> None:
     actual = plan(sqlite, RUNS.children.statement(Dialect.SQLITE, "", "runs_by_parent"))
     assert "runs_by_parent (tenant_id=? AND parent_run_id=?)" in actual
 
@@ -211,7 +211,7 @@ def test_rows_of_a_run_or_an_agent_are_found_by_an_index(sqlite: Any, query: Que
 
 
 @pytest.mark.parametrize("name", ["list", "list_after"])
-def test_agents_with_a_tag_are_found_by_keys_alone_and_in_order(sqlite: Any, name: str) -> None:
+def test_agents_with_a_tag_are_listed_from_keys_in_order(sqlite: Any, name: str) -> None:
     kind = agents.AsyncAgents
     clause = kind.filters.compile([column("tags").contains("x")], {}, Dialect.SQLITE, Limits())
     actual = plan(sqlite, kind.queries.by_name[name].statement(Dialect.SQLITE, clause))
@@ -258,7 +258,7 @@ def filled_url(bare_postgres_url: str) -> str:
 
 
 def planned(url: str, statement: Statement) -> str:
-    """The plan that a prepared statement keeps."""
+    """Return the plan that a prepared statement keeps."""
     with psycopg.connect(url) as raw:
         raw.execute("SET plan_cache_mode = force_generic_plan")
         raw.execute(b"PREPARE planned AS " + statement.sql.encode())
@@ -280,7 +280,7 @@ def test_postgres_finds_a_run_by_its_primary_key(filled_url: str) -> None:
         assert "Seq Scan" not in actual, f"{name}:\n{actual}"
 
 
-def test_postgres_commits_a_step_by_primary_keys_alone(filled_url: str) -> None:
+def test_postgres_commits_a_step_by_primary_keys_only(filled_url: str) -> None:
     actual = planned(filled_url, STEPS.commit_all.statement(Dialect.POSTGRES))
     assert "Seq Scan" not in actual
     for index in ("runs_pkey", "sessions_pkey"):
@@ -288,6 +288,6 @@ def test_postgres_commits_a_step_by_primary_keys_alone(filled_url: str) -> None:
     assert "tool_calls_open" in actual or "tool_calls_pkey" in actual
 
 
-def test_postgres_takes_the_next_run_out_of_an_index(filled_url: str) -> None:
+def test_postgres_finds_the_next_run_by_an_index(filled_url: str) -> None:
     for where in ("", " AND tenant = :tenant_id", " AND agent = :agent_id"):
         assert "Seq Scan" not in planned(filled_url, QUEUE.peek.statement(Dialect.POSTGRES, where)), where

@@ -1,4 +1,4 @@
-"""The word index: who writes it and when, what remains after deletions, and where it cannot be used."""
+"""The word index: when it is written, what remains after deletions, and where it cannot be used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hf(url: str) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def fetch(url: str) -> Fetch:
-    """Rows, by a connection of one's own."""
+    """Return rows, read on a separate connection."""
 
     def rows(sql: str) -> list[tuple[Any, ...]]:
         if url.startswith("postgresql:"):
@@ -77,7 +77,7 @@ def count(fetch: Fetch, table: str) -> int:
     return int(actual)
 
 
-def test_an_append_indexes_nothing_and_a_search_does_it_once(hf: Holdfast, fetch: Fetch) -> None:
+def test_an_append_indexes_nothing_and_the_next_search_does_it_once(hf: Holdfast, fetch: Fetch) -> None:
     acme = hf.tenant("acme")
     session = fill(acme, "one", "two")
     assert count(fetch, "message_texts") == 0
@@ -91,7 +91,7 @@ def test_an_append_indexes_nothing_and_a_search_does_it_once(hf: Holdfast, fetch
     assert fetch("SELECT block, seq FROM search_progress") == [(0, 3)]
 
 
-def test_a_search_in_one_session_leaves_the_others_to_others(hf: Holdfast, fetch: Fetch) -> None:
+def test_a_search_in_one_session_indexes_only_that_session(hf: Holdfast, fetch: Fetch) -> None:
     acme = hf.tenant("acme")
     one, _ = fill(acme, "word"), fill(acme, "word")
     assert len(acme.messages.search("word", session_id=one)) == 1
@@ -116,14 +116,14 @@ class Counting:
 
 
 def drained(acme: TenantHandle) -> int:
-    """Index everything and say in how many pieces."""
+    """Index all messages and return the number of batches."""
     pieces = 0
     while step(drain(acme._engine, acme._scope)).more:
         pieces += 1
     return pieces + 1
 
 
-def test_the_backlog_is_drained_in_bounded_pieces_that_are_not_undone(
+def test_the_backlog_is_indexed_in_bounded_transactions(
     hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_index, "BATCH_MESSAGES", 20)
@@ -175,7 +175,7 @@ def test_several_processes_drain_one_backlog_at_the_same_time(hf: Holdfast, url:
         assert len(hits) == len({hit.message.id for hit in hits}) == 360
 
 
-def test_a_piece_of_long_messages_is_bounded_by_their_size(
+def test_a_batch_of_long_messages_is_bounded_by_their_size(
     hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_index, "BATCH_CHARS", 10_000)
@@ -208,8 +208,10 @@ def test_a_search_with_a_large_backlog_returns_immediately_and_is_marked_incompl
         assert (len(page), page.complete, page.sessions_behind) == (240, True, 0)
 
 
-def test_messages_not_yet_indexed_are_found_too(hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same hits in the same order, page by page, whatever part of them is indexed; and the same cursors go on."""
+def test_messages_that_are_not_indexed_are_found_too(
+    hf: Holdfast, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hits, their order, pages and cursors are the same whatever part of the messages is indexed."""
     acme = hf.tenant("acme")
     for number in range(6):
         long = "filler " * 500
@@ -260,8 +262,8 @@ LETTERS = 199_000
 PREFIXES = " ".join(f"{chr(97 + number % 26)}{'a' * (number // 26)}*" for number in range(50))
 
 
-def test_many_terms_in_very_long_messages_are_marked_in_time_that_grows_with_the_text() -> None:
-    """Work is counted in looks at the terms: each distinct word has one, and a letter costs at most one more."""
+def test_marking_many_terms_takes_time_linear_in_the_text() -> None:
+    """Work is counted in comparisons with the terms: one for each distinct word, and at most one more for each letter."""
     texts = ["a" * LETTERS, "a " * (LETTERS // 2), " ".join("a" * (1 + n % 60) for n in range(6_000))]
     query = parse(" ".join("a" * length + "*" for length in range(1, 51)), Limits())
     for text in texts:
@@ -279,7 +281,7 @@ def test_many_terms_in_very_long_messages_are_marked_in_time_that_grows_with_the
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
-def test_searching_very_long_messages_leaves_the_event_loop_alone(
+def test_searching_very_long_messages_does_not_block_the_event_loop(
     url: str, indexed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty messages of 199,000 letters and fifty beginnings of words, on both engines; the work is done in other threads."""
@@ -314,7 +316,7 @@ def test_searching_very_long_messages_leaves_the_event_loop_alone(
     assert not any(threading.get_ident() in threads for threads in busy.values())
 
 
-def test_others_write_between_two_pieces(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_callers_write_between_two_batches(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_index, "BATCH_MESSAGES", 10)
     with Holdfast(path) as hf, Holdfast(path) as other:
         acme = hf.tenant("acme")
@@ -326,7 +328,9 @@ def test_others_write_between_two_pieces(path: str, monkeypatch: pytest.MonkeyPa
         assert len(acme.messages.search("word", limit=100)) == 30 + appended
 
 
-def test_messages_that_wish_for_one_number_all_get_one(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_with_the_same_preferred_number_get_distinct_numbers(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(search_index, "_preferred_number", lambda *message: 7)
     acme = hf.tenant("acme")
     for start in range(3):
@@ -335,15 +339,15 @@ def test_messages_that_wish_for_one_number_all_get_one(hf: Holdfast, monkeypatch
     assert len(acme.messages.search("word 2 9")) == 1
 
 
-def test_the_highest_number_is_followed_by_the_lowest(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_wrap_around_at_the_maximum(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_index, "_preferred_number", lambda *message: search_index.MAX_NUMBER - 2)
     acme = hf.tenant("acme")
     fill(acme, *(f"word {number}" for number in range(6)))
     assert len(acme.messages.search("word")) >= 5
 
 
-def test_searchers_at_once_do_not_stand_in_each_others_way(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even if all messages wish for the same number, and half of the searches are in one session."""
+def test_concurrent_searches_do_not_block_each_other(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds even if all messages prefer the same number and half of the searches are in one session."""
     monkeypatch.setattr(search_index, "_preferred_number", lambda *message: 1_000)
     acme = hf.tenant("acme")
     sessions = [fill(acme, "word") for _ in range(6)]
@@ -374,7 +378,7 @@ def is_in_the_index(path: str, word: str, tenant: str = "acme") -> bool:
 
 
 def tables_that_hold(path: str, word: str) -> set[str]:
-    """Every table with the word in a row, those that the index is made of included."""
+    """Return every table with the word in a row, including the tables of the index."""
     connection = apsw.Connection(path)
     names = [
         row[0] for row in connection.execute("SELECT name FROM pragma_table_list WHERE type IN ('table', 'shadow')")
@@ -441,7 +445,7 @@ def test_a_message_that_can_be_restored_is_in_no_table_of_the_index(path: str) -
         assert [item.message.id for item in acme.messages.search(RARE)] == [hit.message.id]
 
 
-def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(path: str) -> None:
+def test_removed_messages_leave_no_rows_without_foreign_keys(path: str) -> None:
     with Holdfast(path, sqlite="stdlib") as hf:
         session = fill(hf.tenant("acme"), f"one {RARE}", "two")
         other = fill(hf.tenant("acme"), f"three {RARE}")
@@ -458,7 +462,7 @@ def test_nothing_is_left_either_where_the_caller_has_switched_foreign_keys_off(p
     assert tables_that_hold(path, RARE) <= {"message_index_data"}
 
 
-def test_a_cascade_on_postgres_takes_the_words_with_it(postgres_url: str) -> None:
+def test_a_cascade_on_postgres_deletes_the_words(postgres_url: str) -> None:
     with Holdfast(postgres_url) as hf, psycopg.connect(postgres_url, autocommit=True) as connection:
         acme = hf.tenant("acme")
         session = fill(acme, f"one {RARE}", "two")
@@ -472,7 +476,7 @@ def test_a_cascade_on_postgres_takes_the_words_with_it(postgres_url: str) -> Non
 
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
-def test_a_file_that_cannot_be_written_is_searched_all_the_same(path: str, library: Any) -> None:
+def test_a_read_only_file_can_be_searched(path: str, library: Any) -> None:
     with Holdfast(path) as hf:
         session = fill(hf.tenant("acme"), "indexed word")
         hf.tenant("acme").messages.search("word")
@@ -484,7 +488,7 @@ def test_a_file_that_cannot_be_written_is_searched_all_the_same(path: str, libra
         assert len(hf.tenant("acme").messages.search("word")) == 2
 
 
-def test_a_postgres_that_cannot_be_written_is_searched_all_the_same(postgres_url: str) -> None:
+def test_a_read_only_postgres_can_be_searched(postgres_url: str) -> None:
     with Holdfast(postgres_url) as hf:
         session = fill(hf.tenant("acme"), "indexed word")
         hf.tenant("acme").messages.search("word")
@@ -524,9 +528,7 @@ def test_an_sqlite_without_fts5_raises_for_searches_only(path: str) -> None:
 
 
 @pytest.mark.parametrize("messages", [6_000, pytest.param(60_000, marks=pytest.mark.soak)])
-def test_an_index_made_of_many_pieces_has_few_parts_and_no_more_bytes_than_one_made_at_once(
-    messages: int, path: str
-) -> None:
+def test_an_index_built_in_batches_is_as_small_as_one_built_at_once(messages: int, path: str) -> None:
     random = Random(1)
     with Holdfast(path) as hf:
         acme = hf.tenant("acme")
@@ -556,7 +558,7 @@ def plan(connection: Any, name: str, where: str = "") -> str:
     return "; ".join(str(row[3]) for row in rows)
 
 
-def test_sqlite_searches_by_keys_alone(path: str) -> None:
+def test_sqlite_searches_by_keys_only(path: str) -> None:
     with Holdfast(path) as hf:
         connection = hf._engine._connection  # type: ignore[union-attr]
         actual = plan(connection, "find", " AND s.user_id = :user_id")
@@ -575,7 +577,7 @@ def test_sqlite_searches_by_keys_alone(path: str) -> None:
 
 
 def test_postgres_finds_rare_and_absent_words_by_the_index_over_words(new_postgres_url: str) -> None:
-    """Whichever the word is: a plan for any word must not read all messages backwards until enough have it."""
+    """A plan must not read all messages backwards until enough contain the word."""
     with Holdfast(new_postgres_url) as hf, psycopg.connect(new_postgres_url, autocommit=True) as connection:
         acme = hf.tenant("acme")
         fill(acme, *(f"word {number} " + "filler " * 20 for number in range(3_000)))

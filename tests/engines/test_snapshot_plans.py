@@ -1,4 +1,4 @@
-"""What both engines do for the queries of snapshots, which must not depend on how many there are."""
+"""Query plans of snapshots on both engines, whose cost must not depend on their number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_snapshot_is_found_by_its_primary_key(connection: Any, name: str) -> N
     assert "SCAN" not in actual
 
 
-def test_the_newest_of_a_run_is_the_first_of_an_index(connection: Any) -> None:
+def test_the_newest_snapshot_of_a_run_is_found_by_an_index(connection: Any) -> None:
     for where in ("", "\n  AND s.step = :step", "\n  AND s.kind = :kind"):
         actual = plan(connection, snapshots.queries.latest, where)
         assert "snapshots_by_run (tenant_id=? AND run_id=?)" in actual

@@ -1,4 +1,4 @@
-"""Handles on SQLite that are closed, abandoned, opened again or opened in vain."""
+"""Handles on SQLite that are closed, abandoned or opened again, and failed openings."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ ABANDONED_ASYNC = """
 
 
 @pytest.mark.parametrize("script", [ABANDONED, ABANDONED_ASYNC])
-def test_a_program_that_ends_without_closing_ends(tmp_path: Path, script: str) -> None:
+def test_a_program_that_does_not_close_its_handle_still_exits(tmp_path: Path, script: str) -> None:
     assert run_script(script, str(tmp_path / "a.db")) == "leaving\n"
     with Holdfast(str(tmp_path / "a.db")) as hf:
         (session,) = hf.tenant("acme").sessions.list()
@@ -132,7 +132,7 @@ def test_an_asynchronous_handle_can_be_opened_again_in_another_loop(tmp_path: Pa
     assert [asyncio.run(main()) for _ in range(3)] == [1, 2, 3]
 
 
-def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(tmp_path: Path) -> None:
+def test_opening_twice_is_harmless_and_a_closed_handle_can_be_opened_again(tmp_path: Path) -> None:
     async def main() -> list[int]:
         hf = await AsyncHoldfast(str(tmp_path / "a.db")).open()
         writers = sum(thread.name == "holdfast-writer" for thread in threading.enumerate())
@@ -156,7 +156,7 @@ def test_opening_twice_is_opening_once_and_a_closed_handle_can_be_opened_again(t
     assert actual == [2] * 40 + [3] * 40
 
 
-def test_a_call_from_another_event_loop_is_refused_and_nothing_of_it_happens(tmp_path: Path) -> None:
+def test_a_call_from_another_event_loop_is_refused_and_has_no_effect(tmp_path: Path) -> None:
     refused_in_another_loop(AsyncHoldfast(str(tmp_path / "a.db")))
 
 

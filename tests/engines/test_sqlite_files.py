@@ -1,4 +1,4 @@
-"""Opening SQLite files: how durable they are, and one typed error for each thing that can be wrong with them."""
+"""Opening SQLite files: their durability, and one typed error for each problem."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_unknown_durability_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a.db").exists()
 
 
-def test_full_is_the_default_and_flushes_the_log_before_each_answer(tmp_path: Path) -> None:
+def test_full_is_the_default_and_flushes_the_log_before_each_call_returns(tmp_path: Path) -> None:
     with Disk() as disk:
         handle = on_disk(tmp_path, disk)
         session = handle.tenant("acme").sessions.create()
@@ -63,7 +63,7 @@ def test_full_is_the_default_and_flushes_the_log_before_each_answer(tmp_path: Pa
         handle.close()
 
 
-def test_normal_does_not_flush_for_each_answer(tmp_path: Path) -> None:
+def test_normal_does_not_flush_for_each_call(tmp_path: Path) -> None:
     with Disk() as disk:
         handle = on_disk(tmp_path, disk, durability="normal")
         session = handle.tenant("acme").sessions.create()
@@ -74,7 +74,7 @@ def test_normal_does_not_flush_for_each_answer(tmp_path: Path) -> None:
         handle.close()
 
 
-def test_the_asynchronous_engine_flushes_before_each_answer_too(tmp_path: Path) -> None:
+def test_the_asynchronous_engine_flushes_before_each_call_returns(tmp_path: Path) -> None:
     async def main() -> None:
         with Disk() as disk:
             handle = await on_disk_async(tmp_path, disk)
@@ -96,9 +96,7 @@ def test_readers_reject_every_write(tmp_path: Path, library) -> None:
 
 
 @both_libraries
-def test_a_file_deleted_while_it_is_open_is_unavailable_and_no_empty_one_takes_its_place(
-    tmp_path: Path, library
-) -> None:
+def test_a_file_deleted_while_open_is_unavailable_and_not_recreated(tmp_path: Path, library) -> None:
     path = tmp_path / "a.db"
     with Holdfast(str(path), sqlite=library) as hf:
         session = hf.tenant("acme").sessions.create()
@@ -117,7 +115,7 @@ def test_a_missing_folder_raises_unavailable_with_its_path(tmp_path: Path, libra
 
 
 @both_libraries
-def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path, library) -> None:
+def test_a_directory_instead_of_a_file_raises_unavailable(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable):
         Holdfast(str(tmp_path), sqlite=library)
 
@@ -131,7 +129,7 @@ def test_a_file_that_is_not_a_database_is_corrupt_and_stays_unchanged(tmp_path: 
     assert path.read_text() == "Dear diary, " * 1_000
 
 
-def test_another_programs_database_gets_our_tables_beside_its_own(tmp_path: Path) -> None:
+def test_a_database_of_another_program_keeps_its_tables(tmp_path: Path) -> None:
     theirs = apsw.Connection(str(tmp_path / "a.db"))
     theirs.execute("CREATE TABLE users (id)").fetchall()
     with Holdfast(str(tmp_path / "a.db")) as hf:
@@ -141,7 +139,7 @@ def test_another_programs_database_gets_our_tables_beside_its_own(tmp_path: Path
 
 
 def filled(path: Path, *, messages: int = 400) -> str:
-    """A database with one long session, all in the file; the session's id."""
+    """Create a database with one long session, without a WAL; return the session's id."""
     with Holdfast(str(path)) as hf:
         session = hf.tenant("acme").sessions.create()
         for number in range(messages):
@@ -150,7 +148,7 @@ def filled(path: Path, *, messages: int = 400) -> str:
 
 
 @both_libraries
-def test_a_damaged_page_is_corrupt_when_it_is_read_and_nothing_else_is_raised(tmp_path: Path, library) -> None:
+def test_reading_a_damaged_page_raises_only_corrupt(tmp_path: Path, library) -> None:
     path = tmp_path / "a.db"
     session = filled(path)
     content = bytearray(path.read_bytes())
@@ -174,7 +172,7 @@ def test_a_damaged_header_is_corrupt(tmp_path: Path, library) -> None:
 
 
 @both_libraries
-def test_a_file_cut_short_is_corrupt_when_the_lost_part_is_read(tmp_path: Path, library) -> None:
+def test_a_truncated_file_is_corrupt_when_the_lost_part_is_read(tmp_path: Path, library) -> None:
     path = tmp_path / "a.db"
     session = filled(path)
     os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
@@ -183,7 +181,7 @@ def test_a_file_cut_short_is_corrupt_when_the_lost_part_is_read(tmp_path: Path, 
 
 
 @both_libraries
-def test_a_file_opened_for_reading_only_reads_and_refuses_to_write(tmp_path: Path, library) -> None:
+def test_a_file_opened_read_only_refuses_writes(tmp_path: Path, library) -> None:
     session = filled(tmp_path / "a.db", messages=3)
     with Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro", sqlite=library) as hf:
         assert len(hf.tenant("acme").messages.list(session)) == 3
@@ -195,13 +193,13 @@ def test_a_file_opened_for_reading_only_reads_and_refuses_to_write(tmp_path: Pat
 
 
 @both_libraries
-def test_a_file_opened_for_reading_only_must_exist(tmp_path: Path, library) -> None:
+def test_a_file_opened_read_only_must_exist(tmp_path: Path, library) -> None:
     with pytest.raises(Unavailable):
         Holdfast(f"sqlite:///{tmp_path}/a.db?mode=ro", sqlite=library)
     assert not (tmp_path / "a.db").exists()
 
 
-def test_an_asynchronous_handle_on_a_file_for_reading_only_refuses_to_write(tmp_path: Path) -> None:
+def test_an_asynchronous_read_only_handle_refuses_writes(tmp_path: Path) -> None:
     session = filled(tmp_path / "a.db", messages=3)
 
     async def main() -> None:
@@ -237,7 +235,7 @@ PERMISSIONS = """
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that anybody can reach and write."""
+    """A folder that every user can read and write."""
     with tempfile.TemporaryDirectory(dir=tempfile.gettempdir()) as folder:
         Path(folder).chmod(0o777)
         yield Path(folder)
@@ -245,7 +243,7 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("closed_folder", [False, True])
 def test_a_user_without_write_permission_gets_one_typed_error(shared_folder: Path, closed_folder: bool) -> None:
-    """Run as nobody when we are root, because root may write everywhere."""
+    """The test runs as another user if it was started by root, because root may write everywhere."""
     path = shared_folder / "a.db"
     session = filled(path, messages=3)
     before = path.read_bytes()
@@ -298,7 +296,7 @@ def test_a_closed_asynchronous_handle_raises_and_can_be_closed_again(tmp_path: P
     asyncio.run(main())
 
 
-def test_a_schema_that_is_missing_is_a_mismatch_when_it_is_not_to_be_made(tmp_path: Path) -> None:
+def test_a_missing_schema_is_a_mismatch_without_auto_migrate(tmp_path: Path) -> None:
     apsw.Connection(str(tmp_path / "a.db")).execute("CREATE TABLE x (y)").fetchall()
     with pytest.raises(SchemaMismatch):
         Holdfast(str(tmp_path / "a.db"), auto_migrate=False)
@@ -313,8 +311,8 @@ def test_errors_contain_sqlites_message_and_its_exception_as_the_cause(tmp_path:
     assert isinstance(caught.value.__cause__, apsw.Error)
 
 
-def test_a_large_transaction_is_written_once_and_leaves_the_cache_as_small_as_it_was(tmp_path: Path) -> None:
-    """Nothing of it goes into the log before the commit, where it would be written again with what changes again."""
+def test_a_large_transaction_is_written_once_and_does_not_grow_the_cache(tmp_path: Path) -> None:
+    """No page is written to the WAL before the commit, because it might change and be written again."""
     with Disk() as disk:
         handle = on_disk(tmp_path, disk)
         acme, writer = handle.tenant("acme"), handle.engine._connection
@@ -345,7 +343,7 @@ def _replaced(path: Path) -> None:
 @both_libraries
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 @pytest.mark.parametrize("away", [Path.unlink, _moved, _replaced])
-def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_longer(
+def test_no_write_to_a_removed_file_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library, suffix: str, away
 ) -> None:
     monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
@@ -360,7 +358,7 @@ def test_nothing_is_acknowledged_that_goes_to_a_file_which_is_not_there_any_long
 
 
 @both_libraries
-def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library) -> None:
+def test_a_file_that_is_put_back_can_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library) -> None:
     monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
     path = tmp_path / "a.db"
     with Holdfast(str(path), sqlite=library) as hf:
@@ -374,9 +372,7 @@ def test_a_file_that_is_put_back_is_written_again(tmp_path: Path, monkeypatch: p
         assert len(kept) == 1
 
 
-def test_a_group_of_writes_to_a_file_that_is_gone_fails_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_of_writes_to_a_removed_file_fails_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_location, "MIN_VERIFY_INTERVAL_S", 0.0)
 
     async def main() -> list[object]:

@@ -59,7 +59,7 @@ class Interrupter:
 
 
 def interrupted(line: int, call: Callable[[], Any]) -> tuple[str | None, Any]:
-    """Where a call was interrupted, if it got that far, and what came of it."""
+    """Return where a call was interrupted, if it was, and its result."""
     with Interrupter(line) as interrupter:
         try:
             answer = call()
@@ -69,9 +69,7 @@ def interrupted(line: int, call: Callable[[], Any]) -> tuple[str | None, Any]:
 
 
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
-def test_a_writer_interrupted_at_any_line_leaves_a_whole_call_or_none_and_a_working_handle(
-    tmp_path: Path, library: Any
-) -> None:
+def test_a_writer_interrupted_at_any_line_leaves_a_complete_call_or_none(tmp_path: Path, library: Any) -> None:
     with Holdfast(str(tmp_path / "a.db"), sqlite=library) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
@@ -171,7 +169,7 @@ def last_waiting(engine: Any) -> object:
 
 @pytest.mark.parametrize("place", [":memory:", "a.db"])
 @pytest.mark.parametrize("library", ["apsw", "stdlib"])
-def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refused_and_the_write_is_whole(
+def test_a_signal_handler_cannot_use_the_handle_during_a_write(
     tmp_path: Path, place: str, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Holdfast(place if place == ":memory:" else str(tmp_path / place), sqlite=library) as hf:
@@ -209,7 +207,7 @@ def test_a_signal_handler_that_uses_the_handle_in_the_middle_of_a_write_is_refus
         assert in_threads([lambda: acme.messages.append(log.id, role="user", content="x").seq]) == [1]
 
 
-def test_a_signal_handler_that_writes_while_its_thread_waits_for_the_writer_is_refused_without_a_deadlock(
+def test_a_signal_handler_cannot_write_while_its_thread_waits_for_the_writer(
     tmp_path: Path,
 ) -> None:
     output = run_script(WRITES_WHILE_WAITING, str(tmp_path / "a.db"))
@@ -317,7 +315,7 @@ def test_ctrl_c_while_waiting_withdraws_the_call_and_wakes_the_next(tmp_path: Pa
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_cancelled_calls_are_whole_or_absent_and_answers_stay_with_their_requests(tmp_path: Path, slow: bool) -> None:
+def test_cancelled_calls_are_complete_or_absent_and_results_match_their_calls(tmp_path: Path, slow: bool) -> None:
     """Cancelled at every stage: before they are sent, while they wait for the writer, while it flushes."""
     random = Random(4)
     cancelled = 0

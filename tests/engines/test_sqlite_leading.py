@@ -18,7 +18,7 @@ from tests.engines.sqlite_handles import on_disk_async
 
 @pytest.fixture(autouse=True)
 def a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls stay in the event loop, however busy this machine is."""
+    """Let calls stay in the event loop even on a busy machine."""
     monkeypatch.setattr(DiskLatency, "quick", lambda pace: True)
 
 
@@ -56,7 +56,7 @@ def test_a_writer_that_never_pauses_does_not_starve_other_tasks(tmp_path: Path) 
     assert asyncio.run(main()) >= 50
 
 
-def test_all_who_ask_in_one_turn_share_one_flush(tmp_path: Path) -> None:
+def test_calls_of_one_loop_iteration_share_one_flush(tmp_path: Path) -> None:
     flushes = 0
 
     def count(kind: Attempt, file: str) -> None:
@@ -82,9 +82,7 @@ def test_all_who_ask_in_one_turn_share_one_flush(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("turns_late", "most"), [(0, 20), (1, 20), (3, 20), (9, 40)])
-def test_those_who_shared_a_commit_are_waited_for_if_they_come_a_little_later(
-    tmp_path: Path, turns_late: int, most: int
-) -> None:
+def test_a_commit_waits_briefly_for_callers_of_the_previous_one(tmp_path: Path, turns_late: int, most: int) -> None:
     flushes = 0
 
     def count(kind: Attempt, file: str) -> None:
@@ -140,7 +138,7 @@ def test_an_error_reaches_its_caller_at_any_position_in_the_group(tmp_path: Path
     assert (type(first).__name__, second.seq, type(third).__name__, fourth.seq) == ("NotFound", 1, "NotFound", 2)
 
 
-def test_one_that_leads_while_the_handle_is_closed_gets_its_answer(tmp_path: Path) -> None:
+def test_a_leader_gets_its_result_while_the_handle_is_closed(tmp_path: Path) -> None:
     async def main() -> tuple[list[Any], Any]:
         hf = await AsyncHoldfast(str(tmp_path / "a.db")).open()
         acme = hf.tenant("acme")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.engines.sqlite.disk_latency import BUSY_WAIT_S, QUICK_S, DiskLatency
 
 
-def test_a_pace_is_quick_until_calls_wait_and_again_when_they_no_longer_do() -> None:
+def test_calls_run_in_the_event_loop_unless_they_wait() -> None:
     pace = DiskLatency()
     assert pace.quick()
     pace.observe(BUSY_WAIT_S)

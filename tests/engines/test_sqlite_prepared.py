@@ -1,4 +1,4 @@
-"""Which statements stay prepared: preparing one takes many times as long as running it."""
+"""Statements that stay prepared, because preparing one takes many times as long as running it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[apsw.Connection]:
 
 
 def prepared_anew(connections: list[apsw.Connection]) -> int:
-    """How many statements of more than a few words were not found prepared so far."""
+    """Return the number of long statements that were prepared again so far."""
     stats: list[dict[str, Any]] = [connection.cache_stats() for connection in connections]
     return sum(stat["misses"] - stat["no_cache"] for stat in stats)
 
@@ -59,7 +59,7 @@ def test_a_statement_run_before_many_appends_is_still_prepared_after_them(
         assert prepared_anew(opened) - before <= 1, "at most the one that a new minute needs"
 
 
-def test_short_statements_push_nothing_out(tmp_path: Path) -> None:
+def test_short_statements_do_not_evict_prepared_ones(tmp_path: Path) -> None:
     raw = apsw.Connection(str(tmp_path / "a.db"), statementcachesize=2)
     connection = ApswConnection(raw)
     long = "SELECT 'a statement of so many words'"

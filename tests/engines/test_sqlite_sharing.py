@@ -33,20 +33,20 @@ SOON_S = 20.0
 
 
 def slow_flush(kind: Attempt, file: str) -> None:
-    """A flush that takes as long as on a plain disk."""
+    """Make a flush take as long as on a hard disk."""
     if kind == "sync":
         time.sleep(0.002)
 
 
 def check_log(handle: Any, session_id: str, messages: int) -> None:
-    """Every place of the log is taken once, and the counters agree."""
+    """Check that every position of the log is used once, and that the counters agree."""
     existing = handle.tenant("acme").messages.list(session_id)
     assert [message.seq for message in existing] == list(range(1, messages + 1))
     assert len({message.id for message in existing}) == messages
     assert handle.tenant("acme").sessions.get(session_id).message_count == messages
 
 
-def test_threads_that_write_at_once_share_commits(tmp_path: Path) -> None:
+def test_threads_that_write_concurrently_share_commits(tmp_path: Path) -> None:
     with Disk(watch=slow_flush) as disk:
         handle = on_disk(tmp_path, disk)
         acme = handle.tenant("acme")
@@ -67,8 +67,8 @@ def test_threads_that_write_at_once_share_commits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("watch", [None, slow_flush])
-def test_tasks_that_write_at_once_share_commits(tmp_path: Path, watch: Any) -> None:
-    """On a quick disk, which is written in the event loop, and on a slow one, which has a thread."""
+def test_tasks_that_write_concurrently_share_commits(tmp_path: Path, watch: Any) -> None:
+    """On a fast disk, which is written in the event loop, and on a slow one, which is written in a thread."""
 
     async def main() -> int:
         with Disk(watch=watch) as disk:
@@ -145,7 +145,7 @@ def test_in_one_commit_each_call_has_its_own_outcome(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_path: Path, together: int) -> None:
+def test_after_a_failed_flush_each_error_names_the_id_to_retry_with(tmp_path: Path, together: int) -> None:
     async def main() -> list[Any]:
         with Disk() as disk:
             handle = await on_disk_async(tmp_path, disk)
@@ -165,7 +165,7 @@ def test_after_a_failed_flush_each_append_is_told_the_id_to_ask_again_with(tmp_p
 
 
 def test_a_call_that_fails_halfway_is_rolled_back_without_affecting_others(tmp_path: Path) -> None:
-    """A defect in one call, after it has already written, must not take its neighbours in the commit with it."""
+    """An unexpected error in one call after its write must not affect the other calls of the commit."""
     with Disk() as disk:
         handle = on_disk(tmp_path, disk)
         acme = handle.tenant("acme")
@@ -256,7 +256,7 @@ def test_concurrent_readers_and_writers_all_finish(tmp_path: Path, url: str, lib
 
 @contextmanager
 def somebody_writing(path: Path) -> Iterator[apsw.Connection]:
-    """Another program in the middle of its transaction."""
+    """Run another program in the middle of its transaction."""
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE").fetchall()
     try:
@@ -313,7 +313,7 @@ def test_asynchronous_readers_never_wait_for_a_writer(tmp_path: Path) -> None:
 
 
 def test_the_event_loop_is_not_blocked_while_another_program_writes(tmp_path: Path) -> None:
-    """The loop itself ends the other's transaction, so a loop that stood still would wait for the whole busy time."""
+    """The loop itself ends the other transaction, so a blocked loop would wait for the whole busy timeout."""
 
     async def main() -> float:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
@@ -376,13 +376,13 @@ def test_the_event_loop_is_not_blocked_when_another_program_writes_between_two_a
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers that wait for another only a moment."""
+    """Let writers wait for another one only a moment."""
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_MS", 30)
     monkeypatch.setattr(sqlite_writer, "BUSY_TIMEOUT_MS", 30)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_writer_that_waited_long_enough_is_told_that_the_file_is_busy(tmp_path: Path) -> None:
+def test_a_writer_that_waited_too_long_raises_busy(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         acme = hf.tenant("acme")
         session = acme.sessions.create()
@@ -394,7 +394,7 @@ def test_a_writer_that_waited_long_enough_is_told_that_the_file_is_busy(tmp_path
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_asynchronous_writer_that_waited_long_enough_is_told_too(tmp_path: Path) -> None:
+def test_an_asynchronous_writer_that_waited_too_long_raises_busy(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncHoldfast(str(tmp_path / "a.db")) as hf:
             acme = hf.tenant("acme")

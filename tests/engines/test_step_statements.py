@@ -1,4 +1,4 @@
-"""A step is the same whichever statement commits it: alone, among others that carry as little, or among any."""
+"""A step has the same effect with each statement that can commit it: alone, with other short steps, or with any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Write = Callable[[Connection, Sequence[NewStep]], Awaitable[list[CommittedStep |
 
 
 async def alone(connection: Connection, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
-    """Each by itself."""
+    """Write each step separately."""
     return [(await step_log._write_bare(connection, [step]))[0] for step in steps]
 
 
@@ -34,26 +34,26 @@ def acme(postgres_url: str) -> Iterator[TenantHandle]:
 
 
 def claimed(acme: TenantHandle) -> Run:
-    """A run that is held."""
+    """Return a claimed run."""
     lease = acme.leases.claim("w", run_id=acme.runs.start(acme.sessions.create().id).id, ttl_ms=60_000)
     assert lease is not None
     return lease
 
 
 def new(acme: TenantHandle, run: Run, iteration: int = 1, **more: Any) -> NewStep:
-    """A step without messages and outcomes."""
+    """Return a step without messages and outcomes."""
     arguments: dict[str, Any] = {"epoch": run.epoch, "state": {"at": iteration}, "usage": None}
     arguments |= {"messages": (), "tool_calls": (), "last_tool_result": None, "snapshot": None, "exit": [], **more}
     return step_log.new_step(acme.runs._async._scope, run.id, iteration=iteration, **arguments)
 
 
 def written(acme: TenantHandle, write: Write, steps: Sequence[NewStep]) -> list[CommittedStep | None]:
-    """What writing them in a transaction comes to."""
+    """Return the results of writing them in a transaction."""
     return driven(acme.runs._async._engine.write(lambda connection: write(connection, steps)))
 
 
 def stored(url: str, run: Run) -> tuple[Any, Any]:
-    """A run and its steps as they lie there, without what tells one run from another."""
+    """Return the stored rows of a run and its steps, without their ids."""
     with psycopg.connect(url) as raw:
         (of_run,) = raw.execute("SELECT to_jsonb(r) FROM runs AS r WHERE id = %s", [run.id]).fetchall()
         steps = raw.execute("SELECT to_jsonb(s) FROM run_steps AS s WHERE run_id = %s ORDER BY iteration", [run.id])
@@ -74,7 +74,7 @@ def stored(url: str, run: Run) -> tuple[Any, Any]:
     ],
     ids=["little", "usage", "texts", "state"],
 )
-def test_all_statements_write_the_same(acme: TenantHandle, postgres_url: str, more: dict[str, Any]) -> None:
+def test_all_statements_write_the_same_rows(acme: TenantHandle, postgres_url: str, more: dict[str, Any]) -> None:
     runs = {way: [claimed(acme), claimed(acme)] for way in WAYS}
     now = acme.runs._async._scope.clock.now_us()
     steps = {way: [structs.replace(new(acme, run, **more), now_us=now) for run in item] for way, item in runs.items()}
@@ -91,7 +91,7 @@ def test_all_statements_write_the_same(acme: TenantHandle, postgres_url: str, mo
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wrong", ["epoch", "iteration", "again", "status", "session", "tenant"])
-def test_a_write_that_does_not_fit_changes_nothing_and_does_not_affect_others(
+def test_a_conflicting_write_changes_nothing_and_does_not_affect_others(
     acme: TenantHandle, postgres_url: str, way: str, wrong: str
 ) -> None:
     bad, good = claimed(acme), claimed(acme)
@@ -116,7 +116,7 @@ def test_a_write_that_does_not_fit_changes_nothing_and_does_not_affect_others(
     assert acme.runs.get(good.id).iteration == (0 if wrong == "tenant" else 1)
 
 
-def test_where_a_person_has_decided_meanwhile_the_whole_statement_takes_it_in(acme: TenantHandle) -> None:
+def test_a_concurrent_decision_of_a_person_is_included_in_the_step(acme: TenantHandle) -> None:
     run = claimed(acme)
     acme.tool_calls.intend(run.id, epoch=run.epoch, calls=[NewToolCall(id="1", tool_name="send", hold=True)])
     acme.tool_calls.cancel(run.id, "1", reason="not now")
@@ -128,7 +128,9 @@ def test_where_a_person_has_decided_meanwhile_the_whole_statement_takes_it_in(ac
     assert [call.step for call in acme.tool_calls.list(run.id)] == [1]
 
 
-def test_a_step_with_outcomes_goes_by_no_bare_statement(acme: TenantHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_outcomes_does_not_use_the_short_statement(
+    acme: TenantHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = claimed(acme)
 
     async def none(*_: object) -> list[None]:

@@ -37,7 +37,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fetch(url: str) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    """Rows, by a connection of one's own."""
+    """Return rows, read on a separate connection."""
     if not url.startswith("postgresql:"):
         with Holdfast(url):
             pass
@@ -72,14 +72,14 @@ def fill(hf: Holdfast, tenant: str) -> str:
         acme.messages.append_many(session, [NewMessage(role="user", content=f"word {n}") for n in range(5)])
         acme.runs.start(agent="helper", session_id=session)
     acme.messages.search("word")
-    acme.agents.create(NewAgent(name="helper"))
+    acme.agents.create(NewAgent("helper"))
     acme.checkpoints.put("thread", id="1", state=b"state")
     acme.activity.record("something", actor="ada")
     return session
 
 
 def left_of(fetch: Callable[[str], list[tuple[Any, ...]]], url: str, tenant: str) -> dict[str, int]:
-    """The rows of a tenant in each table that has some."""
+    """Return the number of a tenant's rows in each table that has some."""
     names = (
         "SELECT table_name FROM information_schema.columns WHERE column_name = 'tenant_id' AND table_schema = 'public'"
         if url.startswith("postgresql:")
@@ -95,7 +95,7 @@ def left_of(fetch: Callable[[str], list[tuple[Any, ...]]], url: str, tenant: str
 
 
 def refused(acme: Any, session: str) -> None:
-    """Whatever is asked of a tenant that is being deleted, in either direction."""
+    """Check that every call about a tenant that is being deleted is refused."""
     reads: list[Callable[[], Any]] = [
         acme.sessions.list,
         lambda: acme.sessions.get(session),
@@ -109,7 +109,7 @@ def refused(acme: Any, session: str) -> None:
     writes: list[Callable[[], Any]] = [
         acme.sessions.create,
         lambda: acme.messages.append(session, role="user", content="late"),
-        lambda: acme.agents.create(NewAgent(name="other")),
+        lambda: acme.agents.create(NewAgent("other")),
         lambda: acme.activity.record("late", actor="ada"),
     ]
     for write in writes:
@@ -118,7 +118,7 @@ def refused(acme: Any, session: str) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_deletion_that_dies_after_any_transaction_is_continued(
+def test_a_deletion_interrupted_after_any_transaction_is_continued(
     url: str, fetch: Callable[[str], list[tuple[Any, ...]]]
 ) -> None:
     with Holdfast(url, pool=POOL) as hf:
@@ -204,7 +204,7 @@ def test_a_deletion_on_sqlite_works_outside_of_the_event_loop(tmp_path: Path, mo
     assert threading.get_ident() not in threads
 
 
-def test_a_name_can_be_used_again_by_handles_that_were_open_all_the_time(url: str) -> None:
+def test_open_handles_can_use_the_name_of_a_deleted_tenant_again(url: str) -> None:
     with Holdfast(url, pool=POOL) as hf, Holdfast(url, pool=POOL) as other:
         here, existing = hf.tenant("acme"), other.tenant("acme")
         session = fill(hf, "acme")

@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_appends_of_many_tenants_are_each_in_their_own_tenant(several: bool, url: str) -> None:
+def test_concurrent_appends_of_many_tenants_are_stored_in_their_own_tenant(several: bool, url: str) -> None:
     """The same message ids in all tenants; one session is not there; one tenant appends twice to one session."""
 
     async def main() -> None:

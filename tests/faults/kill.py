@@ -1,4 +1,4 @@
-"""Writers in processes of their own, to be killed at any moment, and the ledger of what they were promised.
+"""Writers in separate processes, which tests kill at any moment, and the ledger of their acknowledged writes.
 
 A writer reports on a pipe that it is about to append, appends, and reports the acknowledgement. When it is killed, the
 ledger on the other side knows which appends must be there, and which may be.
@@ -72,7 +72,7 @@ class Ledger:
         self.acknowledgements = 0
 
     def note(self, line: Line) -> None:
-        """Take in what a writer said."""
+        """Record a line of a writer."""
         if line.what == "trying":
             self._tried.setdefault(line.session, []).append(line.ids)
         elif line.what == "acknowledged":
@@ -80,7 +80,7 @@ class Ledger:
             self._acknowledged.setdefault(line.session, {}).update(zip(line.ids, line.seqs, strict=True))
 
     def problems(self, tenant: TenantHandle) -> list[str]:
-        """What the database does not hold as promised: lost, duplicate, foreign, half done, or miscounted."""
+        """Return the broken promises: lost, duplicate, foreign, incomplete or miscounted messages."""
         result: list[str] = []
         for session, calls in self._tried.items():
             result += self._session_problems(tenant, session, calls)
@@ -142,11 +142,11 @@ class Writers:
 
     @property
     def alive(self) -> list[int]:
-        """The writers that were not killed."""
+        """Return the writers that were not killed."""
         return sorted(self._pids)
 
     def start(self, work: Work) -> int:
-        """Start a writer; its number."""
+        """Start a writer and return its number."""
         self._started += 1
         self._tell({"writer": self._started, "work": work})
         while self._started not in self._pids:
@@ -154,7 +154,7 @@ class Writers:
         return self._started
 
     def work(self, acknowledgements: int) -> None:
-        """Let them work until that many more appends were acknowledged.
+        """Let the writers work until a number of further appends were acknowledged.
 
         Raises:
             AssertionError: they hang.
@@ -164,7 +164,7 @@ class Writers:
             self._take()
 
     def kill(self, *writers: int) -> None:
-        """Kill writers as the system would, and take in everything they had said."""
+        """Kill writers with SIGKILL, and record all of their output."""
         for writer in writers:
             os.kill(self._pids[writer], signal.SIGKILL)
         for writer in writers:
@@ -198,12 +198,12 @@ class Writers:
 
 
 def _say(line: Line) -> None:
-    # One write of less than a page is never mixed with another's, and a killed process has said it or not.
+    # A write of less than a page is atomic, so a killed process has written a whole line or none.
     os.write(1, msgspec.json.encode(line) + b"\n")
 
 
 def _at_rest(tenant: TenantHandle, session: str) -> tuple[Session, Sequence[Message]]:
-    """A session and its messages at one moment: a server finishes requests of a writer that is already dead."""
+    """Return a session and its messages once they no longer change: a server finishes requests of a dead writer."""
     while True:
         before, existing = tenant.sessions.get(session), tenant.messages.list(session)
         if tenant.sessions.get(session) == before:
@@ -283,7 +283,7 @@ class _Command(Struct):
 
 
 def _be_nursery() -> None:
-    """Fork writers and collect them, as told on the standard input, until it ends."""
+    """Fork writers and collect them, as requested on the standard input, until it ends."""
     logging.disable()  # what pools log while a server is away: the ledger says it better
     for text in sys.stdin.buffer:
         command = msgspec.json.decode(text, type=_Command)

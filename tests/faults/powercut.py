@@ -49,7 +49,7 @@ class Recording(Struct, frozen=True):
     """The files on the disk before the workload."""
 
     def legal(self, cut: int) -> range:
-        """How many calls may have happened if the power goes after operation ``cut``."""
+        """Return how many calls may be committed if the power is cut after operation ``cut``."""
         certain = bisect_right(self.acknowledged, cut)
         return range(certain, max(certain, bisect_left(self.begun, cut)) + 1)
 
@@ -110,7 +110,7 @@ def record(
 
 
 def operations_of(recording: Recording, methods: Collection[str], *, most: int = 2) -> dict[int, str]:
-    """The operations of the first calls of each of these methods that changed something, each with its method."""
+    """Return the operations of the first calls of each of these methods that changed a row, each with its method."""
     result: dict[int, str] = {}
     times: Counter[str] = Counter()
     for number, method in enumerate(recording.methods):
@@ -122,7 +122,7 @@ def operations_of(recording: Recording, methods: Collection[str], *, most: int =
 
 
 def cuts(recording: Recording, *, seed: int, rounds: int = 1, within: Collection[int] | None = None) -> Iterator[Cut]:
-    """Every cut of a recording, or those after some of its operations.
+    """Return every cut of a recording, or those after some of its operations.
 
     The variants that depend on chance are drawn ``rounds`` times each.
     """
@@ -172,7 +172,7 @@ def judge(recording: Recording, after: int, found: State | str) -> str | None:
 
 
 def recover(files: Mapping[str, bytes], folder: Path) -> State | str:
-    """Open what a power cut left, as a program would, and read everything; or say what went wrong."""
+    """Open the files after a power cut, as a program would, and return all rows or the error."""
     path = folder / DATABASE
     for name, content in files.items():
         (folder / name).write_bytes(content)

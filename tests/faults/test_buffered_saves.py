@@ -1,4 +1,4 @@
-"""A buffered session's save is whole or absent wherever the power goes."""
+"""A buffered session's save is complete or absent after any power cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workloads import workloads
 
 @pytest.fixture(scope="module")
 def saves() -> Recording:
-    """Nothing but saves: of new sessions, of histories that grow, and of truncated ones."""
+    """Run saves only: of new sessions, of growing histories, and of truncated ones."""
     expected = {"sessions.create", "sessions.buffered"}
     makers = {method: maker for method, maker in workloads.MAKERS.items() if method in expected}
     with mock.patch.dict(workloads.MAKERS, makers, clear=True):
@@ -47,16 +47,14 @@ def test_the_workload_saves_in_every_way(saves: Recording) -> None:
     assert len(last["sessions"]) > saves.methods.count("sessions.create"), "no save made a session"
 
 
-def test_a_save_is_whole_or_absent_at_every_cut(saves: Recording, wrecks: list[tuple[Cut, State | str]]) -> None:
+def test_a_save_is_complete_or_absent_after_every_cut(saves: Recording, wrecks: list[tuple[Cut, State | str]]) -> None:
     problems = [(str(cut), output) for cut, actual in wrecks if (output := powercut.judge(saves, cut.after, actual))]
     assert problems == []
     assert len(wrecks) > 400
 
 
 @pytest.mark.parametrize("table", ["session_state", "messages", "sessions", "branches"])
-def test_a_save_without_one_of_its_tables_would_be_found(
-    saves: Recording, wrecks: list[tuple[Cut, State | str]], table: str
-) -> None:
+def test_an_incomplete_save_is_detected(saves: Recording, wrecks: list[tuple[Cut, State | str]], table: str) -> None:
     before = saves.states[0][table]
     without = [{**state, table: before} for state in saves.states]
     torn = Recording(saves.operations, saves.methods, saves.begun, saves.acknowledged, without)

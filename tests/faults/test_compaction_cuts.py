@@ -1,4 +1,4 @@
-"""Power cuts at every operation of compactions and their rollbacks: all of one or none of it."""
+"""Power cuts at every operation of compactions and their rollbacks: each is complete or absent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def prepared(folder: Path, *, forked: bool) -> tuple[dict[str, bytes], str]:
 
 
 def recorded(steps: list[Step], *, forked: bool) -> Recording:
-    """What some steps do to the disk, and the state after each."""
+    """Record the disk operations of some steps, and the state after each."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
         files, session = prepared(Path(folder), forked=forked)
         path = Path(folder) / DATABASE
@@ -88,7 +88,7 @@ def recorded(steps: list[Step], *, forked: bool) -> Recording:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_compaction_and_its_rollback_are_whole_or_absent_at_any_cut(way: str) -> None:
+def test_a_compaction_and_its_rollback_are_complete_or_absent_after_any_cut(way: str) -> None:
     recording = recorded(WAYS[way], forked=way != "alone")
     assert all(one != other for one, other in zip(recording.states, recording.states[1:], strict=False))
     report = powercut.enumerate_cuts(recording, seed=1)
@@ -97,7 +97,7 @@ def test_a_compaction_and_its_rollback_are_whole_or_absent_at_any_cut(way: str) 
 
 
 def test_undoing_restores_every_table() -> None:
-    """The state after all is undone differs from the one before in nothing but what says that something was done."""
+    """The state after all rollbacks differs from the one before only in the events of the compactions."""
     recording = recorded([summarise, undo], forked=False)
     before, compacted, after = recording.states
     for table in ("messages", "feedback", "message_archive", "branches", "compaction_policies"):

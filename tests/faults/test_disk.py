@@ -1,4 +1,4 @@
-"""The fault-injecting disk itself: it must lose exactly what a real one may lose, and fail exactly when told."""
+"""The fault-injecting disk: it loses exactly the data that a real disk may lose, and fails exactly when requested."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_later_flush_does_not_write_data_lost_by_a_failed_one() -> None:
     assert content(wreck, "kept") == b"x" + OLD[1:]
 
 
-def test_a_new_file_may_vanish_and_a_deleted_one_come_back_until_the_folder_is_flushed() -> None:
+def test_created_and_deleted_files_are_durable_only_after_the_folder_is_flushed() -> None:
     made = DiskOperation("create", "new"), DiskOperation("delete", "old")
     wreck = a_wreck(*made, files={"old": b"old"})
     assert wreck.files("entries", Random(0)) == {"old": b"old"}
@@ -96,7 +96,7 @@ def test_a_new_file_may_vanish_and_a_deleted_one_come_back_until_the_folder_is_f
     assert wreck.files("entries", Random(0)) == {"new": b""}
 
 
-def test_a_truncation_that_was_not_flushed_may_not_have_happened() -> None:
+def test_an_unflushed_truncation_may_be_lost() -> None:
     wreck = a_wreck(DiskOperation("truncate", "f", 10), files={"f": OLD})
     assert content(wreck, "dropped") == OLD
     assert {len(content(wreck, "scattered", seed)) for seed in range(20)} == {10, len(OLD)}
@@ -110,7 +110,7 @@ def open_on(disk: Disk, path: Path) -> apsw.Connection:
     return connection
 
 
-def test_a_recording_replays_to_the_very_files_that_are_there(tmp_path: Path) -> None:
+def test_a_recording_replays_to_the_same_files(tmp_path: Path) -> None:
     with Disk() as disk:
         connection = open_on(disk, tmp_path / "a.db")
         for n in range(50):
@@ -122,7 +122,7 @@ def test_a_recording_replays_to_the_very_files_that_are_there(tmp_path: Path) ->
     assert actual == existing
 
 
-def test_the_log_is_really_a_wal_shared_between_connections(tmp_path: Path) -> None:
+def test_the_log_is_a_wal_shared_between_connections(tmp_path: Path) -> None:
     with Disk() as disk:
         writer, reader = open_on(disk, tmp_path / "a.db"), open_on(disk, tmp_path / "a.db")
         assert writer.pragma("journal_mode") == "wal"
@@ -143,7 +143,7 @@ def test_the_log_is_really_a_wal_shared_between_connections(tmp_path: Path) -> N
         ("EIO", "sync", apsw.SQLITE_IOERR_FSYNC),
     ],
 )
-def test_a_rule_fails_the_attempts_it_names_until_it_is_repaired(tmp_path: Path, error, kind, code) -> None:
+def test_a_rule_fails_its_attempts_until_it_is_removed(tmp_path: Path, error, kind, code) -> None:
     with Disk() as disk:
         connection = open_on(disk, tmp_path / "a.db")
         disk.fail(DiskFault(error=error, first=1, last=None, kinds=frozenset({kind})))
@@ -156,7 +156,7 @@ def test_a_rule_fails_the_attempts_it_names_until_it_is_repaired(tmp_path: Path,
         connection.close()
 
 
-def test_a_rule_for_one_attempt_fails_that_one_only(tmp_path: Path) -> None:
+def test_a_rule_for_one_attempt_fails_only_that_attempt(tmp_path: Path) -> None:
     with Disk() as disk:
         connection = open_on(disk, tmp_path / "a.db")
         disk.fail(DiskFault(error="ENOSPC", first=len(disk.attempts) + 1, last=len(disk.attempts) + 1))

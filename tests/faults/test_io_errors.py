@@ -1,4 +1,4 @@
-"""A disk that fails at any operation: each call ends in one typed error or truly succeeds, and nothing is lost or half done.
+"""A disk that fails at any operation: each call raises one typed error or succeeds, and no write is lost or incomplete.
 
 A history explains a run if making just the calls that were not refused, in memory, gives the same answers and leaves the same
 state; a call whose outcome is unknown may have happened or not. Every run must have one.
@@ -49,7 +49,7 @@ REFUSALS = (Unavailable, Corrupt, OutcomeUnknown)
 
 @cache
 def work(during: int) -> tuple[list[Call], list[Call]]:
-    """The calls before and while the disk fails, reads among them, chosen once: they do not depend on each other's fate."""
+    """Return the calls before and while the disk fails, including reads. They do not depend on each other's results."""
     handle = on_engine(SqliteEngine(SqliteFile(":memory:")))
     world = World(handle, Random(7))
     chosen: list[Call] = []
@@ -65,7 +65,7 @@ def work(during: int) -> tuple[list[Call], list[Call]]:
 
 @cache
 def filled() -> dict[str, bytes]:
-    """The file before the disk begins to fail."""
+    """Return the file before the disk begins to fail."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder:
         handle = on_engine(SqliteEngine(SqliteFile(os.path.join(folder, DATABASE))))
         for call in work(1)[0]:
@@ -80,7 +80,7 @@ def files_in(folder: str) -> dict[str, bytes]:
 
 @cache
 def model(during: int, happened: tuple[bool, ...]) -> tuple[list[str | None], State]:
-    """What the calls that happened answer, and the state they leave, when the others were never made."""
+    """Return the results and the final state of the successful calls, without the others."""
     handle = on_engine(SqliteEngine(SqliteFile(":memory:")))
     before, then = work(during)
     for call in before:
@@ -104,7 +104,7 @@ class Run(Struct):
     seconds: float
 
     def histories(self) -> Iterator[State]:
-        """The states of all histories that explain the answers."""
+        """Return the states of all histories that explain the results."""
         unknown = [place for place, answer in enumerate(self.answers) if isinstance(answer, OutcomeUnknown)]
         refused = [isinstance(answer, REFUSALS) for answer in self.answers]
         for guess in itertools.product((False, True), repeat=len(unknown)):
@@ -144,7 +144,7 @@ def run(
     fault: Callable[[int], DiskFault] | None,
     engine: Callable[[SqliteFile], SqliteEngine] = SqliteEngine,
 ) -> Run:
-    """Make the calls on a disk that fails by a rule; ``fault`` is told how many attempts there were before them."""
+    """Make the calls on a disk that fails by a rule; ``fault`` gets the number of earlier attempts."""
     with failing_disk() as (folder, disk), tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as scratch:
         handle = OnEngine(engine(FailingFile(os.path.join(folder, DATABASE), disk)))
         opened = len(disk.attempts)
@@ -165,7 +165,7 @@ def once(error: Error, number: int, files: str = "") -> Callable[[int], DiskFaul
 
 
 def enumerate_errors(during: int, error: Error) -> tuple[int, list[str]]:
-    """Fail at every attempt in turn; how many were tried, and what went wrong."""
+    """Fail at every attempt in turn; return the number of attempts and the problems."""
     problems: list[str] = []
     tried = 0
     # SQLite takes a short read of the database itself for the end of the file; no disk does that without saying so.
@@ -178,7 +178,7 @@ def enumerate_errors(during: int, error: Error) -> tuple[int, list[str]]:
     return tried, problems
 
 
-def test_without_a_fault_every_call_answers_as_in_memory() -> None:
+def test_without_a_fault_every_call_has_the_result_of_memory() -> None:
     result = run(26, None)
     assert result.problem() is None
     assert not any(isinstance(answer, REFUSALS) for answer in result.answers)
@@ -189,7 +189,7 @@ def test_without_a_fault_every_call_answers_as_in_memory() -> None:
 
 
 @pytest.mark.parametrize("error", list(KINDS))
-def test_one_failing_operation_is_one_typed_error_and_leaves_the_rest_whole(error: Error) -> None:
+def test_one_failing_operation_raises_one_typed_error_and_damages_nothing(error: Error) -> None:
     tried, problems = enumerate_errors(13, error)
     assert problems == []
     assert tried > 50
@@ -197,7 +197,7 @@ def test_one_failing_operation_is_one_typed_error_and_leaves_the_rest_whole(erro
 
 @pytest.mark.soak
 @pytest.mark.parametrize("error", list(KINDS))
-def test_one_failing_operation_among_many_leaves_the_rest_whole(error: Error) -> None:
+def test_one_failing_operation_among_many_damages_nothing(error: Error) -> None:
     _, problems = enumerate_errors(120, error)
     assert problems == []
 
@@ -219,7 +219,7 @@ class DeafEngine(SqliteEngine):
         self._writer = DeafWriter(self._connection)
 
 
-def test_the_harness_finds_an_engine_that_hides_a_failure() -> None:
+def test_the_harness_detects_an_engine_that_hides_a_failure() -> None:
     attempts = run(13, None).attempts
     writes = [number for number, kind in enumerate(attempts, 1) if kind == "write"]
     assert run(13, once("ENOSPC", writes[3]), engine=DeafEngine).problem() is not None
@@ -246,7 +246,7 @@ def test_a_failed_flush_is_never_retried_and_later_writes_survive_a_power_cut() 
 
 
 def check_poison(result: Run) -> bool:
-    """Whether a commit's flush failed; if so, it was the last the engine tried."""
+    """Return whether a commit's flush failed, and check that the engine did not try another."""
     unknown = [place for place, answer in enumerate(result.answers) if isinstance(answer, OutcomeUnknown)]
     if not unknown:
         return False  # it was moving the log into the file, which needs no answer: the log still has everything
@@ -304,7 +304,7 @@ TURNS = 4
 
 @pytest.mark.parametrize("engine", ["async", "threads"])
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine: str, error: Error) -> None:
+def test_calls_that_share_a_failing_commit_each_get_their_own_result(engine: str, error: Error) -> None:
     problems: list[str] = []
     for number, kind in enumerate(shared(engine, None)[2], 1):
         if kind in KINDS[error]:
@@ -314,7 +314,7 @@ def test_calls_that_share_a_failing_commit_each_get_their_own_true_answer(engine
     assert problems == []
 
 
-def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
+def test_a_disk_error_during_a_wal_checkpoint_affects_no_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 6)
@@ -329,14 +329,14 @@ def test_a_disk_that_fails_while_the_log_is_moved_spoils_no_answer(
 
 @cache
 def migrated() -> dict[str, bytes]:
-    """The files of a database in which nothing is but its schema."""
+    """Return the files of a database with an empty schema."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder:
         on_engine(SqliteEngine(SqliteFile(os.path.join(folder, DATABASE)))).close()
         return files_in(folder)
 
 
 def shared(engine: str, fault: Callable[[int], DiskFault] | None) -> tuple[list[Any], State | str, list[Attempt]]:
-    """Turns of calls that share commits on a failing disk: the answers, what opens afterwards, and the attempts."""
+    """Run turns of calls that share commits on a failing disk; return their results, the state afterwards, and the attempts."""
     groups = [shared_turn(turn) for turn in range(TURNS)]
     answers: list[Any] = []
     opened: int | None = None
@@ -385,8 +385,8 @@ def shared_model(made: tuple[bool, ...]) -> tuple[list[str | None], State]:
 
 
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_opening_on_a_failing_disk_is_one_typed_error_and_opening_again_works(error: Error) -> None:
-    """Making the schema included: a new file, failing at each sixth operation until it is open; the two errors take turns."""
+def test_opening_on_a_failing_disk_raises_one_typed_error_and_can_be_repeated(error: Error) -> None:
+    """Including the schema: a new file fails at every sixth operation until it is open; the two errors alternate."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as scratch:
         fresh = powercut.recover({}, Path(scratch))
     refused = 0
@@ -404,7 +404,7 @@ def test_opening_on_a_failing_disk_is_one_typed_error_and_opening_again_works(er
 
 
 def refusal_to_open(path: str, disk: Disk) -> HoldfastError | None:
-    """Open and close on a failing disk; the error, if it could not be opened."""
+    """Open and close on a failing disk; return the error, if there was one."""
     try:
         handle = OnEngine(SqliteEngine(FailingFile(path, disk)))
     except HoldfastError as error:

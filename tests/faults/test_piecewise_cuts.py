@@ -1,4 +1,4 @@
-"""Power cuts while the index is drained and while a tenant is deleted: each piece is whole or absent, and the rest can follow."""
+"""Power cuts while messages are indexed and while a tenant is deleted: each batch is complete or absent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def maintain(handle: OnEngine) -> None:
 
 
 def recorded(pieces: list[Piece], *, indexed: bool) -> Recording:
-    """What some pieces do to the disk, and the state after each."""
+    """Record the disk operations of some batches, and the state after each."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
         path = Path(folder) / DATABASE
         handle = workloads.on_engine(SqliteEngine(SqliteFile(str(path))))
@@ -68,7 +68,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "PURGED_ROWS", 4)
 
 
-def test_each_piece_of_the_index_is_whole_or_absent_at_any_cut() -> None:
+def test_each_batch_of_the_index_is_complete_or_absent_after_any_cut() -> None:
     recording = recorded([maintain] * 4, indexed=False)
     assert [len(state["message_texts"]) for state in recording.states] == [0, 3, 6, 8, 11]
     report = powercut.enumerate_cuts(recording, seed=1)
@@ -76,7 +76,7 @@ def test_each_piece_of_the_index_is_whole_or_absent_at_any_cut() -> None:
     assert report.points >= 50
 
 
-def test_each_piece_of_a_deletion_is_whole_or_absent_at_any_cut() -> None:
+def test_each_batch_of_a_deletion_is_complete_or_absent_after_any_cut() -> None:
     recording = recorded([mark, *[maintain] * 5], indexed=True)
     assert len(recording.states[0]["messages"]) == 16
     assert len(recording.states[-1]["messages"]) == 8

@@ -1,4 +1,4 @@
-"""Power cuts at every operation of every write path: nothing acknowledged is lost, nothing is half done."""
+"""Power cuts at every operation of every write path: no acknowledged write is lost, no write is incomplete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIDYING = {"diagnostics.repair", "snapshots.collect"}
 
 
 def calls_of(recording: Recording) -> range:
-    """The operations of the calls alone: making the file and closing it are cut in a test of their own."""
+    """Return the operations of the calls only: another test covers creating and closing the file."""
     return range(recording.begun[0], recording.acknowledged[-1] + 1)
 
 
@@ -42,15 +42,15 @@ def test_every_write_method_of_every_store_has_a_maker() -> None:
     assert workloads.methods_without_maker() == [], "register a maker in tests.workloads.workloads"
 
 
-def test_reflection_finds_the_write_methods_and_leaves_out_the_readers() -> None:
+def test_reflection_finds_the_write_methods_only() -> None:
     actual = workloads.write_methods()
     assert {"messages.append", "messages.append_many", "sessions.purge", "tenants.update"} <= set(actual)
     assert not {"messages.list", "messages.last", "sessions.get", "sessions.find", "tenants.list"} & set(actual)
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_nothing_acknowledged_is_lost_or_half_done_at_any_cut(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is moved into the file every few commits, so all its ways of being moved are cut too."""
+def test_no_acknowledged_write_is_lost_or_incomplete_after_any_cut(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A WAL checkpoint runs every few commits, so that it is interrupted as well."""
     monkeypatch.setattr(workloads, "TENANTS", ("acme",))  # so that calls are about the same things
     methods = {method for method in workloads.write_methods() if method.partition(".")[0] == store} - TIDYING
     if not methods:
@@ -63,8 +63,8 @@ def test_nothing_acknowledged_is_lost_or_half_done_at_any_cut(store: str, monkey
     assert report.points >= 10 * len(methods)
 
 
-def test_nothing_acknowledged_is_lost_while_the_log_only_grows() -> None:
-    """From an empty disk on: a file that was being made is made again, or is there."""
+def test_no_acknowledged_write_is_lost_before_the_first_wal_checkpoint() -> None:
+    """Starting from an empty disk: a partly created file is created again."""
     recording = powercut.record(4, count=12)
     made = range(0, recording.begun[0], 17)
     closed = range(recording.acknowledged[-1], len(recording.operations) + 1, 5)
@@ -75,7 +75,7 @@ def test_nothing_acknowledged_is_lost_while_the_log_only_grows() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(8))
-def test_nothing_acknowledged_is_lost_in_many_workloads(part: int) -> None:
+def test_no_acknowledged_write_is_lost_in_many_workloads(part: int) -> None:
     points, seed = 0, 1_000 * (part + 1)
     while points < POINTS_IN_SOAK / 8:
         recording = powercut.record(seed, count=70, log_pages=Random(seed).choice((8, 24, 100, 1_000)))
@@ -84,8 +84,8 @@ def test_nothing_acknowledged_is_lost_in_many_workloads(part: int) -> None:
         points, seed = points + report.points, seed + 1
 
 
-def test_the_harness_finds_the_losses_of_durability_normal() -> None:
-    """The same cuts must fail where the promise is not made, or they prove nothing."""
+def test_the_harness_detects_the_losses_of_durability_normal() -> None:
+    """With durability "normal", the same cuts must lose writes, or the test proves nothing."""
     recording = powercut.record(3, count=3, durability="normal", stores=PLAIN)
     report = powercut.enumerate_cuts(recording, seed=1, within=calls_of(recording))
     assert any(problem.what.startswith("lost") for problem in report.problems)
@@ -130,13 +130,13 @@ class HastyEngine(SqliteEngine):
         await super().close()
 
 
-def test_the_harness_finds_an_engine_that_acknowledges_before_the_commit() -> None:
+def test_the_harness_detects_an_engine_that_acknowledges_before_the_commit() -> None:
     recording = powercut.record(3, count=3, engine=HastyEngine, stores=PLAIN)
     report = powercut.enumerate_cuts(recording, seed=1, within=calls_of(recording)[::8])
     assert any(problem.what.startswith("lost") for problem in report.problems)
 
 
-def test_the_harness_finds_a_disk_that_does_not_flush() -> None:
+def test_the_harness_detects_a_disk_that_does_not_flush() -> None:
     honest = powercut.record(3, count=3, stores=PLAIN)
     unflushed = [operation for operation in honest.operations if operation.kind != "sync"]
 
@@ -154,8 +154,8 @@ def test_the_harness_finds_a_disk_that_does_not_flush() -> None:
     assert any(problem.what.startswith("lost") for problem in report.problems)
 
 
-def test_the_harness_finds_a_call_that_is_half_done() -> None:
-    """If the state after a call were any other, every cut that keeps the call would show it."""
+def test_the_harness_detects_an_incomplete_call() -> None:
+    """Any other state after a call would be detected by every cut that keeps the call."""
     honest = powercut.record(3, count=3, stores=PLAIN)
     wrong = [{**state, "messages": [*state["messages"], ("half a row",)]} for state in honest.states]
     recording = Recording(honest.operations, honest.methods, honest.begun, honest.acknowledged, wrong)
@@ -164,7 +164,7 @@ def test_the_harness_finds_a_call_that_is_half_done() -> None:
     assert all("half done" in problem.what for problem in report.problems)
 
 
-def test_a_cut_while_recovering_from_a_cut_loses_nothing_either() -> None:
+def test_a_cut_during_recovery_loses_no_acknowledged_write() -> None:
     first = powercut.record(5, count=14, log_pages=24)
     wrecks = list(powercut.cuts(first, seed=1, within=calls_of(first)))
     points = 0
@@ -178,7 +178,7 @@ def test_a_cut_while_recovering_from_a_cut_loses_nothing_either() -> None:
 
 
 def record_reopening(files: dict[str, bytes]) -> Recording:
-    """Open what a cut left on a recording disk, make one call, close."""
+    """Open the files after a cut on a recording disk, make one call, and close."""
     with tempfile.TemporaryDirectory(dir=powercut.quick_folder()) as folder, Disk() as disk:
         path = Path(folder) / DATABASE
         for name, content in files.items():
@@ -204,8 +204,10 @@ def test_calls_that_share_a_commit_are_all_durable_when_acknowledged(engine: str
     assert commits < len(recording.methods), "nothing was shared, so nothing was shown"
 
 
-def test_a_log_that_is_moved_away_from_the_loop_loses_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The asynchronous engine leaves it to its writing thread, between two commits."""
+def test_a_wal_checkpoint_outside_of_the_event_loop_loses_no_acknowledged_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The asynchronous engine runs it in its writing thread, between two commits."""
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 6)
     monkeypatch.setattr(wal, "CHECKPOINT_COMMITS", 1)
     recording = record_shared_commits("async", count=5)
@@ -219,7 +221,7 @@ def test_a_log_that_is_moved_away_from_the_loop_loses_nothing_either(monkeypatch
 
 
 def record_shared_commits(engine: str, count: int) -> Recording:
-    """Turns of several calls at once, good and bad, on one recorded disk."""
+    """Run turns of several concurrent calls, valid and invalid, on one recorded disk."""
     groups = [shared_turn(number) for number in range(count)]
     memory = workloads.on_engine(SqliteEngine(SqliteFile(":memory:")))
     raw = memory.engine._connection.raw  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Processes killed while they write: what they were promised is there, once, and the others go on."""
+"""Processes killed while they write: every acknowledged write exists once, and other processes continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KILLS_IN_SOAK = 2_000
 
 
 def kill_many(url: str, *, kills: int, seed: int) -> None:
-    """Kill writers at moments drawn from a seed, some alone and some together, until so many are dead."""
+    """Kill writers at moments drawn from a seed, alone or together, until a number of them are dead."""
     random = Random(seed)
     killed = 0
     with Writers() as writers, Holdfast(url) as hf:
@@ -39,28 +39,28 @@ def kill_many(url: str, *, kills: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("library", "kills"), [("apsw", KILLS_IN_TESTS), ("stdlib", 15)])
-def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path, library: str, kills: int) -> None:
+def test_killed_writers_lose_no_acknowledged_write(tmp_path: Path, library: str, kills: int) -> None:
     kill_many(f"sqlite:///{tmp_path}/a.db?library={library}", kills=kills, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_many_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
+def test_many_killed_writers_lose_no_acknowledged_write(tmp_path: Path, seed: int) -> None:
     kill_many(str(tmp_path / "a.db"), kills=KILLS_IN_SOAK // 10, seed=seed)
 
 
-def test_killed_writers_on_postgres_lose_nothing_that_was_acknowledged(postgres_url: str) -> None:
+def test_killed_writers_on_postgres_lose_no_acknowledged_write(postgres_url: str) -> None:
     kill_many(postgres_url, kills=KILLS_IN_TESTS, seed=2)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_many_killed_writers_on_postgres_lose_nothing_that_was_acknowledged(postgres_url: str, seed: int) -> None:
+def test_many_killed_writers_on_postgres_lose_no_acknowledged_write(postgres_url: str, seed: int) -> None:
     kill_many(postgres_url, kills=KILLS_IN_SOAK // 10, seed=seed)
 
 
 def crash_many(server: PostgresServer, *, crashes: int, seed: int) -> None:
-    """Kill and stop the server under writers in processes of their own, and start it again each time."""
+    """Kill and stop the server while writers in other processes use it, and start it again each time."""
     random = Random(seed)
     url = server.create_database("crashing")
     with Holdfast(url, auto_migrate=True) as hf:
@@ -84,12 +84,12 @@ HONEST = {"Unavailable", "ConnectionLost", "OutcomeUnknown"}
 """What a caller may be told while the server is gone."""
 
 
-def test_a_crashing_postgres_loses_nothing_that_was_acknowledged(own_postgres: PostgresServer) -> None:
+def test_a_crashing_postgres_loses_no_acknowledged_write(own_postgres: PostgresServer) -> None:
     crash_many(own_postgres, crashes=6, seed=1)
 
 
 @pytest.mark.soak
-def test_a_postgres_that_crashes_often_loses_nothing_that_was_acknowledged(own_postgres: PostgresServer) -> None:
+def test_a_postgres_that_crashes_often_loses_no_acknowledged_write(own_postgres: PostgresServer) -> None:
     crash_many(own_postgres, crashes=300, seed=2)
 
 
@@ -100,7 +100,7 @@ def a_ledger(session: str, ids: list[str], seqs: list[int]) -> Ledger:
     return ledger
 
 
-def test_the_ledger_finds_lost_foreign_and_altered_messages(tmp_path: Path) -> None:
+def test_the_ledger_detects_lost_foreign_and_changed_messages(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as hf:
         tenant = hf.tenant(TENANT)
         session = tenant.sessions.create()

@@ -21,7 +21,7 @@ from tests.workloads.workloads import Call, OnEngine
 
 
 def shared_turn(turn: int) -> list[Call]:
-    """Concurrent calls, whose order is not promised and makes no difference."""
+    """Return concurrent calls whose order makes no difference."""
     sessions = [SeededIds(n).new() for n in range(4)]
     ids = SeededIds(1_000 + turn)
 
@@ -50,7 +50,7 @@ Turns = Iterator[tuple[list[Call], list[Any] | None]]
 
 
 def turns_in_tasks(file: SqliteFile, groups: list[list[Call]]) -> Turns:
-    """The turns on the asynchronous engine, the calls of one turn in tasks."""
+    """Run the turns on the asynchronous engine, with the calls of one turn in tasks."""
     with asyncio.Runner() as runner:
         engine = AsyncSqliteEngine(file)
         handle = OnEngine(engine)
@@ -67,7 +67,7 @@ def turns_in_tasks(file: SqliteFile, groups: list[list[Call]]) -> Turns:
 
 
 def turns_in_threads(file: SqliteFile, groups: list[list[Call]]) -> Turns:
-    """The turns on the blocking engine, the calls of one turn in threads."""
+    """Run the turns on the blocking engine, with the calls of one turn in threads."""
     engine = SqliteEngine(file)
     handle = workloads.on_engine(engine)
     for group in groups:
@@ -77,7 +77,7 @@ def turns_in_threads(file: SqliteFile, groups: list[list[Call]]) -> Turns:
 
 
 def together(engine: SqliteEngine, work: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run all of it in one commit, in the order given: the writer is kept busy until everybody is waiting."""
+    """Run all calls in one commit, in this order: the writer is busy until all of them wait."""
     is_busy, everybody_waits = threading.Event(), threading.Event()
     answers: list[Any] = [None] * len(work)
 

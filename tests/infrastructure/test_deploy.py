@@ -1,4 +1,4 @@
-"""The files to deploy with say only what the server understands, and what can be linted here is."""
+"""The deployment files use only options that the server supports, and pass their linters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _variables(option: click.Parameter) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_every_variable_and_option_is_one_the_server_knows(file: Path) -> None:
+def test_the_server_supports_every_variable_and_option_in_deploy(file: Path) -> None:
     initial = {name for option in _serve().params for name in _variables(option)}
     initial |= {"HOLDFAST_ADMIN_KEY", "HOLDFAST_ENCRYPTION_KEY"}
     named = set(re.findall(r"\bHOLDFAST_[A-Z_]+\b", file.read_text()))
@@ -45,7 +45,7 @@ def _leaves(value: Any, path: str = "Values") -> set[str]:
     return {path} | {leaf for name, inner in value.items() for leaf in _leaves(inner, f"{path}.{name}")}
 
 
-def test_the_chart_uses_every_value_it_has_and_no_other() -> None:
+def test_the_chart_uses_exactly_its_declared_values() -> None:
     values = _leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
     used = set(re.findall(r"\.(Values(?:\.\w+)+)", "".join(file.read_text() for file in TEMPLATES)))
     assert used <= values, used - values
@@ -83,7 +83,7 @@ def test_the_compose_file_has_a_health_check_and_no_secret() -> None:
     assert not re.search(r"hf_[0-9a-f]{48}", (DEPLOY / "compose.yaml").read_text())
 
 
-def test_the_unit_is_understood_by_systemd(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     lines = (DEPLOY / "holdfast.service").read_text().splitlines()
     sections = [line for line in lines if line.startswith("[")]
     assert sections == ["[Unit]", "[Service]", "[Install]"]
@@ -117,7 +117,7 @@ def test_the_image_has_everything_that_an_option_of_the_server_needs() -> None:
         assert re.search(rf"^{package}==", locked, re.MULTILINE), package
 
 
-def test_servers_that_are_deployed_sweep_and_can_be_told_of_a_redis() -> None:
+def test_deployed_servers_run_sweeps_and_can_be_given_a_redis() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["holdfast"]["environment"]
     assert {"REDIS_URL", "HOLDFAST_RETENTION_EVERY"} <= set(compose)
     deployment = (CHART / "templates" / "deployment.yaml").read_text()

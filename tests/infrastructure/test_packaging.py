@@ -37,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
-def test_wheel_holds_everything_of_the_package(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
     files = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql", ".typed"}]
     expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
     assert expected - set(wheel.namelist()) == set()
@@ -45,12 +45,12 @@ def test_wheel_holds_everything_of_the_package(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith(".sql") for name in expected)
 
 
-def test_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_no_other_file(wheel: zipfile.ZipFile) -> None:
     others = [name for name in wheel.namelist() if not re.match(r"holdfast(-[\d.]+\.dist-info)?/", name)]
     assert others == []
 
 
-def test_wheel_carries_the_version_of_the_package(wheel: zipfile.ZipFile) -> None:
+def test_wheel_has_the_version_of_the_package(wheel: zipfile.ZipFile) -> None:
     import holdfast
 
     (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
@@ -66,7 +66,7 @@ def test_lock_pins_everything_by_hash(lock: Path) -> None:
         assert "--hash=sha256:" in entry, entry
 
 
-def test_locks_cover_what_the_package_asks_for() -> None:
+def test_locks_cover_the_requirements_of_the_package() -> None:
     extras = PROJECT["optional-dependencies"]
     assert names([*PROJECT["dependencies"], *extras["server"], *extras["postgres"]]) - pinned("run").keys() == set()
     # Frameworks have environments of their own, each with a lock of its own.
@@ -84,12 +84,12 @@ def test_an_oldest_lane_has_the_oldest_releases_that_its_extra_allows(lock: Path
 
 
 @pytest.mark.parametrize("name", ["test", "bench"])
-def test_the_tested_and_measured_versions_are_those_that_run(name: str) -> None:
+def test_the_documented_versions_are_the_installed_ones(name: str) -> None:
     run, other = pinned("run"), pinned(name)
     assert {package: other.get(package) for package in run} == run
 
 
-def test_core_stays_small() -> None:
+def test_the_core_has_few_dependencies() -> None:
     assert names(PROJECT["dependencies"]) == {"apsw", "blake3", "msgspec", "uuid-utils", "zstandard"}
 
 
@@ -116,7 +116,7 @@ def finished(environment: ModuleType, folder: Path, name: str) -> None:
     environment._stamp(folder, name).write_text(environment.fingerprint(name))
 
 
-def test_finished_environment_is_left_alone(environment: ModuleType, tmp_path: Path) -> None:
+def test_a_current_environment_is_not_rebuilt(environment: ModuleType, tmp_path: Path) -> None:
     finished(environment, tmp_path / ".venv", "run")
     assert environment.ensure("run") == tmp_path / ".venv"
     assert environment.is_ready(tmp_path / ".venv", "run")

@@ -1,4 +1,4 @@
-"""A run of the tests tells on which legs it ran, and fails when something was skipped in silence."""
+"""A test run reports its legs, and fails if a test was skipped without a declared reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers that tests stand on do what the tests believe they do."""
+"""The servers that tests use behave as the tests expect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wait_until(condition, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_a_server_of_ones_own_keeps_the_default_durability(own_postgres: PostgresServer) -> None:
+def test_an_own_server_keeps_the_default_durability(own_postgres: PostgresServer) -> None:
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         assert own_postgres.execute(f"SHOW {name}") == [("on",)]
 
@@ -40,14 +40,14 @@ def test_database_of_a_test_is_migrated(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("again", [1, 2])
-def test_database_of_a_test_is_empty_though_the_last_test_wrote(postgres_url: str, again: int) -> None:
+def test_the_database_of_a_test_is_empty_after_another_test_wrote(postgres_url: str, again: int) -> None:
     with Holdfast(postgres_url) as hf:
         assert hf.tenants.list() == []
         hf.tenant("acme").sessions.create(key="left behind")
 
 
 @pytest.mark.parametrize("again", [1, 2])
-def test_database_whose_schema_a_test_changed_is_not_handed_on(postgres_url: str, again: int) -> None:
+def test_a_database_with_a_changed_schema_is_not_reused(postgres_url: str, again: int) -> None:
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT to_regclass('leftover')").fetchone() == (None,)
         connection.execute("CREATE TABLE leftover (id int)")
@@ -87,7 +87,7 @@ time.sleep(600)
 """
 
 
-def test_server_ends_with_an_owner_that_was_killed() -> None:
+def test_a_server_ends_when_its_owner_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pid, folder = owner.stdout.readline().split()
@@ -97,7 +97,7 @@ def test_server_ends_with_an_owner_that_was_killed() -> None:
 
 
 @pytest.mark.usefixtures("redis_url")
-def test_redis_answers_and_leaves_nothing() -> None:
+def test_redis_answers_and_leaves_no_files() -> None:
     with RedisServer() as redis:
         assert redis.execute("SET", "a", "1") in (True, b"OK")
         assert redis.execute("GET", "a") == b"1"
@@ -119,7 +119,7 @@ def test_pooler_reaches_the_server_behind_it(pgbouncer: PgBouncer, postgres_serv
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_program_in_a_closed_folder_is_copied_not_opened(tmp_path: Path, closed: bool) -> None:
+def test_a_program_in_an_inaccessible_folder_is_copied(tmp_path: Path, closed: bool) -> None:
     package = servers.private_folder()
     program = package / "program"
     program.write_text("#!/bin/sh\n")

@@ -173,6 +173,9 @@ def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
     cursors += [theirs.pending_messages.list_groups(limit=1).next, theirs.contacts.list(limit=1).next]
     cursors += [theirs.feedback.list(limit=1).next]
     channels += [*theirs.activity.list(), *theirs.snapshots.list()]
+    channels += [*theirs.pairing.pending(), *theirs.pairing.paired()]
+    cursors += [theirs.pairing.pending(limit=1).next, theirs.pairing.paired(limit=1).next]
+    cursors += [theirs.secrets.list(limit=1).next]
     records = [getattr(theirs, name) for name in record_stores()]
     channels += [row for store in records for row in store.list()]
     cursors += [store.list(limit=1).next for store in records]
@@ -258,7 +261,7 @@ def calls_that_create_equal_ids(database: Database) -> tuple[list[Planned], list
     runs = [(str(row[1]), str(row[2])) for row in rows["runs"]]
     plan += [("runs", "start", [session], {"id": id, "agent": "shadow"}) for id, session in runs]
     plan += [("leases", "claim", ["shadow"], {"run_id": id}) for id, _ in runs[::2]]
-    plan += [("agents", "create", [NewAgent("Shadow", id=row[1])], {}) for row in rows["agents"]]
+    plan += [("agents", "create", [NewAgent(row[1], display_name="Shadow")], {}) for row in rows["agents"]]
     for row in rows["sessions"]:
         plan += calls_for_a_shared_session(str(row[1]), key=row[2], user=row[3])
     return plan, [*sessions, *(id for _, id in messages), *(id for id, _ in runs)]

@@ -18,7 +18,7 @@ from holdfast.loop.commands import RecordIntents
 from tests.loop.worlds import Died, World, ask, decide, scripted
 
 
-def test_calls_wait_for_a_person_s_decision(world: World) -> None:
+def test_calls_wait_for_a_decision_of_a_person(world: World) -> None:
     sent: list[str] = []
 
     @tool

@@ -77,7 +77,7 @@ def _block(block: dict[str, Any]) -> Any:
 def drive(model: Any) -> list[Any]:
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")
-        acme.agents.create(NewAgent(name="Guide", id="guide", system="Be brief."))
+        acme.agents.create(NewAgent("guide", display_name="Guide", system="Be brief."))
         session = acme.sessions.create(agent="guide")
         acme.messages.append(session.id, role="user", content="How is the weather in Oslo?")
         run = acme.runs.start(session.id)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from holdfast import NewMessage, ToolOutcome, Usage
+from holdfast import Holdfast, NewAgent, NewMessage, ToolOutcome, Usage
 from holdfast.errors import InvalidInput
 from holdfast.loop import ModelTurn, Reply, ToolRequest
 from holdfast.loop.messages import block_of, messages_of, text_of
@@ -303,7 +303,10 @@ def turn_of(
         ContextMessage(role, content, 1, str(seq), seq)  # type: ignore[arg-type]
         for seq, (role, content) in enumerate(contents, 1)
     ]
-    agent = None if system is None else Agent("a", "a", "", "", "", system, [], [], {}, 1, NOW, NOW)
+    agent: Agent | None = None
+    if system is not None:
+        with Holdfast(":memory:") as holdfast:
+            agent = holdfast.tenant("acme").agents.create(NewAgent("a", system=system))
     core = [Block("a", label, f"about {label}", "", 100, 1, NOW, NOW) for label in blocks]
     context = Context(messages, 0, summary)
     return ModelTurn(None, 1, None, context, agent, core, [], lambda piece: None)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from tests.loop.worlds import World
 
 
 def test_the_model_gets_the_agent_its_blocks_and_the_messages_that_fit(small_world: World) -> None:
-    small_world.acme.agents.create(NewAgent(name="Ada", id="tester", system="Be brief."))
+    small_world.acme.agents.create(NewAgent("tester", display_name="Ada", system="Be brief."))
     small_world.acme.blocks.save("tester", [NewBlock(label="persona", value="I am Ada.")])
     turns: list[ModelTurn] = []
 

@@ -1,4 +1,4 @@
-"""What a database says about its own schema, the same way for both engines."""
+"""The schema of a database, in the same form for both engines."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Table(NamedTuple):
 
     @property
     def unique_keys(self) -> set[tuple[str, ...]]:
-        """Everything that nothing may be there twice by."""
+        """Return all unique keys."""
         return {self.primary_key} | {index.columns for index in self.indexes.values() if index.unique}
 
 
@@ -201,7 +201,7 @@ def everything_of_sqlite(connection: apsw.Connection) -> list[str]:
 
 
 def everything(url: str) -> list[str]:
-    """Whatever there is in the schema at an address, a line for each thing."""
+    """Return every part of the schema at an address, one line each."""
     if url.startswith("postgresql"):
         with psycopg.connect(url) as connection:
             return everything_of_postgres(connection)

@@ -35,7 +35,7 @@ _SUBQUERY = re.compile(r"\(\s*SELECT\b")
 
 
 def refused(statement: Named, connection: psycopg.Connection[Any]) -> Iterator[str]:
-    """What keeps Citus from executing a statement on the one machine that has its tenant."""
+    """Return the reasons why Citus cannot execute a statement on the one machine of its tenant."""
     text = _NOISE.sub("''", statement.text)
     for why in [*_refused_insert(text), *_refused_ctes(text), *_refused_targets(text)]:
         yield f"{statement.name} {why}"
@@ -78,7 +78,7 @@ def _refused_targets(text: str) -> Iterator[str]:
 
 
 def _inside(text: str, opening: int) -> str:
-    """What stands between a parenthesis and the one that closes it."""
+    """Return the text between a parenthesis and the one that closes it."""
     depth = 0
     for place in range(opening, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)
@@ -88,7 +88,7 @@ def _inside(text: str, opening: int) -> str:
 
 
 def _stable_functions_of_columns(statement: Named, connection: psycopg.Connection[Any]) -> set[str]:
-    """The functions that depend on the connection and are given a column, outside of subqueries, by an UPDATE."""
+    """Return the stable functions that an UPDATE calls with a column, outside of subqueries."""
     with connection.transaction(force_rollback=True):
         connection.execute(f"PREPARE asked AS {statement.sql}".encode())
         ((types,),) = connection.execute(
@@ -113,7 +113,7 @@ def _stable_functions_of_columns(statement: Named, connection: psycopg.Connectio
 
 
 def _updates(tree: str) -> Iterator[str]:
-    """The UPDATEs in PostgreSQL's own form of a statement, each without the queries inside it."""
+    """Return the UPDATEs of a parsed statement, each without its subqueries."""
     for actual in re.finditer(r"\{QUERY :commandType 2 ", tree):
         node = _node(tree, actual.start())
         while (inner := re.search(r"(?<!^)\{QUERY ", node)) is not None:

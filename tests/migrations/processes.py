@@ -1,4 +1,4 @@
-"""Migrations in processes of their own: killed before each statement in turn, or several starting at once.
+"""Migrations in separate processes: killed before each statement in turn, or started concurrently.
 
 Run as a script, because a process that is to die must not be the one that runs the tests. It forks a child for each try, which is
 safe and quick: this process has no threads and has imported everything.
@@ -59,7 +59,7 @@ class Dying:
 
 
 def on(url: str, call: Callable[[Connection], Any]) -> Any:
-    """Run a call on a connection of its own, outside any transaction."""
+    """Run a call on a separate connection, outside of any transaction."""
     if url.startswith("postgresql"):
         with psycopg.connect(url, autocommit=True) as raw:
             return step(call(PsycopgConnection(raw)))
@@ -91,7 +91,7 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[str]:
-    """Migrate up, or undo everything, and die before statement ``at``; or go to a version."""
+    """Migrate up or down completely and die before statement ``at``, or migrate to a version."""
 
     def call(connection: Connection) -> Any:
         dying = Dying(connection, at=at)
@@ -101,12 +101,12 @@ def move(url: str, way: str, *, at: int = NEVER, to: int | None = None) -> list[
 
 
 def status(url: str) -> list[bool]:
-    """Which migrations are applied."""
+    """Return the applied migrations."""
     return [item.applied for item in on(url, runner.status)]
 
 
 def schemas(url: str) -> list[list[str]]:
-    """Everything there is in the schema after no migration, after the first, and so on; nothing goes wrong."""
+    """Return the schema after no migration, after the first, and so on."""
     count = len(status(url))
     actual = []
     for version in range(1, count + 1):
@@ -117,7 +117,7 @@ def schemas(url: str) -> list[list[str]]:
 
 
 def kill_at_every_statement(url: str, way: str) -> list[dict[str, Any]]:
-    """Up or down, killed before the first statement, the second, and so on; whatever a try got done, the next goes on from.
+    """Migrate up or down, killed before the first statement, the second, and so on; each attempt continues the previous one.
 
     Each try says how it ended, which migrations are applied then, and whether the schema is just that of their number.
     """
@@ -136,7 +136,7 @@ def kill_at_every_statement(url: str, way: str) -> list[dict[str, Any]]:
 
 
 def start_at_once(url: str, processes: int) -> list[Any]:
-    """Several processes that open the same database, not migrated yet, in the same moment, and write to it."""
+    """Start several processes that open the same empty database at the same moment and write to it."""
     ready, go = os.pipe(), os.pipe()
     children = []
     for number in range(processes):

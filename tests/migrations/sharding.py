@@ -1,4 +1,4 @@
-"""The rules by which the schema can be spread over several machines, by tenant, and what breaks them.
+"""The rules for distributing the schema over several machines by tenant, and their violations.
 
 Citus puts all rows of a tenant on one machine. It can do so only if everything that ties rows together, keys above all, ties
 rows of one tenant, and if every statement names its tenant. Each rule yields its violations, so that a test can
@@ -50,7 +50,7 @@ _NO_FUNCTIONS = {
 
 
 def wrong_with_tables(connection: psycopg.Connection[Any]) -> Iterator[str]:
-    """What keeps the tables of a database from being spread."""
+    """Return the reasons why the tables of a database cannot be distributed."""
     for name, table in of_postgres(connection).items():
         if name not in GLOBAL:
             yield from _wrong_with_table(name, table)
@@ -83,7 +83,7 @@ def _wrong_with_table(name: str, table: Table) -> Iterator[str]:
 
 
 def wrong_with_statement(statement: Named, connection: psycopg.Connection[Any]) -> Iterator[str]:
-    """What keeps a statement from being sent to the one machine that has its tenant."""
+    """Return the reasons why a statement cannot be sent to the one machine of its tenant."""
     tables = tables_in(statement.text) - GLOBAL
     if not tables:
         return
@@ -97,12 +97,12 @@ def wrong_with_statement(statement: Named, connection: psycopg.Connection[Any]) 
 
 
 def _names_tenant(condition: str) -> bool:
-    """Whether a condition, as PostgreSQL prints it, can only hold for rows of one tenant."""
+    """Return whether a condition, as PostgreSQL prints it, is true for rows of one tenant only."""
     return any(re.fullmatch(rf"(?:\w+\.)?{TENANT} = .+", part) and " OR " not in part for part in _parts(condition))
 
 
 def _parts(condition: str) -> list[str]:
-    """What must all hold, taken apart at the outermost AND."""
+    """Split a condition at the outermost AND."""
     condition = condition.strip()
     while condition.startswith("(") and _closing(condition) == len(condition) - 1:
         condition = condition[1:-1]
@@ -117,7 +117,7 @@ def _parts(condition: str) -> list[str]:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis closes that opens the text."""
+    """Return the position of the parenthesis that closes the first one."""
     depth = 0
     for place, char in enumerate(text):
         depth += {"(": 1, ")": -1}.get(char, 0)
@@ -127,13 +127,13 @@ def _closing(text: str) -> int:
 
 
 def _inserts_tenant(text: str) -> bool:
-    """An INSERT whose first column is the tenant, and whose first value is the one of the call."""
+    """Return whether an INSERT's first column is the tenant, with the tenant of the call as its value."""
     into = re.match(rf"\s*INSERT INTO \w+ \({TENANT}\b", text)
     return bool(into and re.search(rf"\b(?:VALUES\s*\(|SELECT\s+):{TENANT}\b", text))
 
 
 def _scans(statement: Named, connection: psycopg.Connection[Any]) -> list[tuple[str, list[str]]]:
-    """The tables a statement reads, as PostgreSQL would, each with the conditions that its rows must all meet."""
+    """Return the tables that PostgreSQL reads for a statement, each with the conditions on its rows."""
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL enable_seqscan = off")
         row = connection.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {statement.sql}".encode()).fetchone()

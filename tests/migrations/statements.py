@@ -1,4 +1,4 @@
-"""Every statement that a store can send, found by walking the package: a store added later is here without being named."""
+"""Every statement that a store can send, found by reflection, so that new stores are included."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Named(NamedTuple):
 
 
 def modules() -> list[ModuleType]:
-    """Every module of the stores and of what they share."""
+    """Yield every module of the stores and of the code they share."""
     packages = (holdfast.core, holdfast.stores)
     actual = [item for package in packages for item in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     return [importlib.import_module(item.name) for item in actual]
 
 
 def all_statements(dialect: Dialect) -> list[Named]:
-    """Every statement of a dialect."""
+    """Return every statement of a dialect."""
     result = {(item.name, item.sql): item for module in modules() for item in _of_module(module, dialect)}
     purges = [*purge_statements.bounded(), *purge_statements.unbounded(), purge_statements.anything()]
     return [*result.values(), *(_named(f"lifecycle.{query.name}", query, dialect, "") for query in purges)]
@@ -72,7 +72,7 @@ def _of_module(module: ModuleType, dialect: Dialect) -> Iterator[Named]:
 
 
 def of_table(table: TypedTable[Any], dialect: Dialect, where: str) -> Iterator[Named]:
-    """The statements that a shape has written for a table."""
+    """Return the statements that a shape generates for a table."""
     for query in table.by_name.values():
         yield from _of_query(query, dialect, [table.filters], f"{where}.{table.name}")
 
@@ -96,7 +96,7 @@ def _named(name: str, query: Query, dialect: Dialect, clause: str) -> Named:
 
 
 def clauses(filters: FilterColumns, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """The conditions of every column and of a metadata key, with every operator and every kind of value."""
+    """Return the conditions on every column and on a metadata key, with every operator and kind of value."""
     for column in [*filters._columns, None]:
         for op in ("eq", "ne", "lt", "ge", "in", "contains"):
             for value in _VALUES:
@@ -112,7 +112,7 @@ def _target(column: str | None) -> Mapping[str, Any]:
 
 
 def of_records(store: type[AsyncRecords[Any, Any, Any]], dialect: Dialect) -> Iterator[Named]:
-    """The statements that are written from the declaration of a record store."""
+    """Return the statements generated from the declaration of a record store."""
     if not hasattr(store, "queries"):
         return  # a base of stores
     for query in store.queries.by_name.values():
@@ -131,7 +131,7 @@ _CTE = re.compile(r"\b(?:WITH|,)\s*(?:RECURSIVE\s+)?([a-z_]+)\s+AS\s*(?:NOT\s+)?
 
 
 def tables_in(text: str) -> set[str]:
-    """The tables that a statement names."""
+    """Return the tables that a statement names."""
     text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"\b(?:DISTINCT FROM|DO UPDATE|FOR UPDATE|EXTRACT\s*\([^)]*\))", "", text, flags=re.IGNORECASE)
     return {first or second for first, second in _TABLE.findall(text)} - set(_CTE.findall(text))

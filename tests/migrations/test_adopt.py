@@ -38,7 +38,7 @@ class Place:
                 connection.execute(script.encode())
 
     def refused(self) -> str:
-        """What adopting says, which must change nothing."""
+        """Adopt the schema, which must be refused and change nothing; return the differences."""
         before = catalogue.everything(self.url)
         with pytest.raises(SchemaMismatch) as error:
             adopt(self.url)
@@ -95,7 +95,7 @@ def test_only_new_migrations_can_be_printed_and_adopted(bare: Place) -> None:
     assert all(item.applied for item in migration_status(bare.url))
 
 
-def test_tables_of_others_do_not_matter(printed: Place) -> None:
+def test_tables_of_other_programs_are_ignored(printed: Place) -> None:
     printed.execute("CREATE TABLE theirs (id INTEGER PRIMARY KEY); CREATE INDEX theirs_by_id ON theirs (id)")
     assert len(adopt(printed.url)) == len(migration_status(printed.url))
 
@@ -162,12 +162,12 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("there", "instead", "says"), OTHERS)
-def test_another_definition_is_refused_on_sqlite(there: str, instead: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("original", "instead", "says"), OTHERS)
+def test_another_definition_is_refused_on_sqlite(original: str, instead: str, says: str, tmp_path: Path) -> None:
     script = migration_sql("sqlite")
-    assert there in script
+    assert original in script
     place = Place("sqlite", str(tmp_path / "a.db"))
-    place.execute(script.replace(there, instead, 1))
+    place.execute(script.replace(original, instead, 1))
     assert says in place.refused()
 
 
@@ -202,7 +202,7 @@ ALTERED = [
 ]
 
 
-def test_every_other_definition_is_found_on_postgres(postgres_url: str) -> None:
+def test_another_definition_is_refused_on_postgres(postgres_url: str) -> None:
     initial = migrations(Dialect.POSTGRES)
     with psycopg.connect(postgres_url, autocommit=True) as raw:
         for change, says in [*DIFFERENCES, *ALTERED]:

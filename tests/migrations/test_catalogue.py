@@ -51,7 +51,7 @@ class Database:
             self._sqlite.execute("PRAGMA foreign_keys = ON")
 
     def moment(self) -> tuple[Any, bool | int]:
-        """A time and a flag, as the engine has them."""
+        """Return a time and a flag in the engine's types."""
         return ("2026-01-01 00:00:00.000001+00", True) if self._postgres else (1_767_225_600_000_001, 1)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Database:
         return cursor.fetchall() if cursor.description else []
 
     def columns(self) -> dict[str, dict[str, str]]:
-        """Every table there is, with its columns and their types."""
+        """Return every table with its columns and their types."""
         rows = self.execute(
             "SELECT table_name, column_name, udt_name FROM information_schema.columns WHERE table_schema = 'public' "
             "ORDER BY table_name, ordinal_position"
@@ -81,16 +81,16 @@ class Database:
         return result
 
     def rows(self, table: str, tenant: str) -> list[tuple[Any, ...]]:
-        """The rows in which a tenant's name occurs, in whatever column."""
+        """Return the rows in which a tenant's name occurs in any column."""
         return [row for row in self.execute(f"SELECT * FROM {table}") if tenant in repr(row)]
 
     def where(self, tenant: str) -> dict[str, list[tuple[Any, ...]]]:
-        """The tables in which a tenant's name occurs, with its rows."""
+        """Return the tables in which a tenant's name occurs, with these rows."""
         actual = {table: self.rows(table, tenant) for table in self.columns()}
         return {table: sorted(rows, key=repr) for table, rows in actual.items() if rows}
 
     def words(self) -> int:
-        """Words in the search index. SQLite has them in a table that shows no rows."""
+        """Return the words in the search index. SQLite has them in a table that shows no rows."""
         if self._postgres:
             return self.execute("SELECT COUNT(*) FROM message_texts")[0][0]
         self.execute("CREATE VIRTUAL TABLE temp.words USING fts5vocab('main', 'message_index', 'row')")
@@ -99,7 +99,7 @@ class Database:
         return count
 
     def fill(self, table: Table, tenant: str) -> None:
-        """Insert a row of a tenant, below rows that are there."""
+        """Insert a row of a tenant that refers to existing rows."""
         kinds = self.columns()[table.name]
         row = {column: self._value(table, column, kinds[column], tenant) for column in table.columns}
         for key in table.foreign_keys:
@@ -153,7 +153,7 @@ def filled(database: Database, hf: Holdfast, tenant: str) -> None:
 
 
 def delete(hf: Holdfast, database: Database, tenant: str) -> None:
-    """Delete a tenant, whatever is held of it."""
+    """Delete a tenant, whatever data it has."""
     database.execute("DELETE FROM retention_holds WHERE tenant_id = ?", (tenant,))
     hf.tenants.delete(tenant, cascade=True)
 
@@ -178,7 +178,7 @@ def test_a_purge_leaves_no_row_of_the_tenant_in_any_table(
         assert {*theirs} >= expected
 
 
-def test_every_table_is_of_tenants_or_declared_global(database: Database) -> None:
+def test_every_table_belongs_to_tenants_or_is_declared_global(database: Database) -> None:
     existing = database.columns()
     initial = catalogue.tables()
     assert {*initial} == {*created_tables()} - {"schema_migrations"}
@@ -225,7 +225,7 @@ def test_rows_that_refer_to_each_other_can_be_imported(postgres_url: str) -> Non
 
 
 def not_deferrable(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
-    """The foreign keys that refer to their own table, or to one that an import fills later, and are not DEFERRABLE."""
+    """Return the foreign keys to the same table, or to one that an import fills later, that are not DEFERRABLE."""
     order = [tenant.name for tenant in catalogue.tables_of_tenants()]
     actual = connection.execute(
         "SELECT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint WHERE contype = 'f' AND NOT condeferrable"
@@ -314,7 +314,7 @@ DEFER = ("PRAGMA defer_foreign_keys = ON", "SET CONSTRAINTS ALL DEFERRED")
 
 
 @pytest.mark.usefixtures("planted")
-def test_a_new_table_is_purged_exported_and_imported_without_being_named(
+def test_a_new_table_is_purged_exported_and_imported_automatically(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenants, "PURGED_ROWS", 1)
@@ -343,25 +343,25 @@ def test_a_new_table_is_purged_exported_and_imported_without_being_named(
 
 
 def table(name: str, *targets: str, firm: str = "") -> Table:
-    """A table that refers to others; its keys cascade, but for one."""
+    """Return a table that refers to others; all keys but one cascade."""
     keys = tuple(ForeignKey(target, (("x_id", "id"),), target != firm) for target in targets)
     return Table(name, ("tenant_id", "id", "x_id"), ("tenant_id", "id"), keys)
 
 
 def names(*made: Table) -> list[str]:
-    """The order in which they come, which does not depend on the one they are given in."""
+    """Return the order of the tables, which does not depend on the given order."""
     result = [item.name for item in parents_first(made)]
     assert result == [item.name for item in parents_first(reversed(made))]
     return result
 
 
-def test_a_table_comes_after_those_it_refers_to() -> None:
+def test_a_table_follows_the_tables_it_refers_to() -> None:
     assert names() == []
     assert names(table("a", "b", firm="b"), table("b", "c"), table("c")) == ["c", "b", "a"]
     assert names(table("a", "theirs"), table("b")) == ["a", "b"], "a table that is not ours does not count"
 
 
-def test_circles_that_cascade_are_cut_where_they_do() -> None:
+def test_cycles_of_foreign_keys_are_cut_at_a_cascade() -> None:
     assert names(table("a", "a")) == ["a"]
     assert names(table("a", "b", firm="b"), table("b", "a")) == ["b", "a"]
     actual = names(table("a", "b", firm="b"), table("b", "c", firm="c"), table("c", "a"), table("d", "a"))
@@ -369,7 +369,7 @@ def test_circles_that_cascade_are_cut_where_they_do() -> None:
     assert len(names(table("a", "b", "c"), table("b", "a", "c"), table("c", "a", "b"))) == 3
 
 
-def test_a_circle_in_which_nothing_cascades_is_refused_with_the_way_round() -> None:
+def test_a_cycle_without_a_cascade_is_refused_with_its_tables() -> None:
     with pytest.raises(SchemaMismatch, match=r"(a -> b -> a|b -> a -> b).* ON DELETE CASCADE"):
         names(table("a", "b", firm="b"), table("b", "a", firm="a"))
     with pytest.raises(SchemaMismatch, match=r"\ba\b[^>]* ON DELETE CASCADE"):

@@ -1,4 +1,4 @@
-"""A migration is wholly done or wholly undone wherever its process is killed, and two that start at once do it once."""
+"""A migration is complete or absent wherever its process is killed, and concurrent processes apply it once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINES = ["sqlite", "postgres"]
 
 
 def run(*arguments: str) -> Any:
-    """What the script answers."""
+    """Return the output of the script."""
     command = [sys.executable, "-m", "tests.migrations.processes", *arguments]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert completed.returncode == 0, completed.stderr
@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str
         pytest.param("postgres", "down", marks=pytest.mark.soak),  # over a minute, for a rare operation
     ],
 )
-def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next_process_continues(
+def test_a_migration_killed_before_any_statement_is_complete_or_absent(
     engine: str, way: str, place: Callable[[str], str]
 ) -> None:
     initial = migrations(Dialect(engine))
@@ -65,14 +65,14 @@ def test_killed_before_any_statement_a_migration_is_whole_or_absent_and_the_next
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_processes_that_start_at_once_on_a_new_database_all_work(engine: str, place: Callable[[str], str]) -> None:
+def test_processes_that_start_together_on_a_new_database_all_work(engine: str, place: Callable[[str], str]) -> None:
     url = place(engine)
     assert run("start", url, "6") == [f"k{number}" for number in range(6)]
     with Holdfast(url) as hf:
         assert hf.tenant("acme").sessions.count() == 6
 
 
-def test_a_new_file_can_be_made_by_many_at_once_again_and_again(tmp_path: Path) -> None:
-    """Switching a new file to its write-ahead log is the moment at which SQLite is least patient."""
+def test_a_new_file_can_be_created_by_many_processes_at_once(tmp_path: Path) -> None:
+    """SQLite does not wait for a lock when it switches a new file to WAL mode."""
     for turn in range(8):
         assert run("start", str(tmp_path / f"{turn}.db"), "4") == [f"k{number}" for number in range(4)]

@@ -1,4 +1,4 @@
-"""Migrations by themselves: splitting of scripts, applying, undoing and refusals, and the order of distribution."""
+"""Migrations: splitting scripts, applying and reverting, refusals, and the order of distribution."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TRIGGER = "CREATE TRIGGER x AFTER INSERT ON t BEGIN\n  UPDATE t SET n = 1;\n  UP
         ("SELECT '漢;字';\n", ["SELECT '漢;字';"]),
     ],
 )
-def test_a_script_is_cut_where_its_statements_end(script: str, found: list[str]) -> None:
+def test_a_script_is_split_into_its_statements(script: str, found: list[str]) -> None:
     assert statements(script) == found
 
 
@@ -58,14 +58,14 @@ NAMES = st.text("abc;'-\n", max_size=6).map(lambda text: "'" + text.replace("'",
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["", "-- a remark; and more\n", "\n", "  -- '\n"])), max_size=6))
-def test_statements_that_are_put_together_are_taken_apart_again(parts: list[tuple[str, str]]) -> None:
+def test_joined_statements_are_split_again(parts: list[tuple[str, str]]) -> None:
     made = [f"SELECT {text};" for text, _ in parts]
     script = "".join(f"{between}{item}\n" for item, (_, between) in zip(made, parts, strict=True))
     assert statements(script) == made
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_no_statement_of_a_migration_is_left_over(dialect: Dialect) -> None:
+def test_every_statement_of_a_migration_is_split_completely(dialect: Dialect) -> None:
     for migration in runner.migrations(dialect):
         for script in (migration.up, migration.down):
             cut = statements(script)
@@ -74,12 +74,12 @@ def test_no_statement_of_a_migration_is_left_over(dialect: Dialect) -> None:
 
 
 def _told(script: str) -> list[str]:
-    """The lines of a script that are no remarks and not empty."""
+    """Return the lines of a script without comments and empty lines."""
     return [line.strip() for line in script.splitlines() if line.strip() and not line.lstrip().startswith("--")]
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_the_migrations_are_numbered_without_a_gap_and_know_their_text(dialect: Dialect) -> None:
+def test_migrations_are_numbered_without_a_gap(dialect: Dialect) -> None:
     actual = runner.migrations(dialect)
     assert [item.version for item in actual] == [*range(1, len(actual) + 1)]
     assert len({item.name for item in actual}) == len(actual)
@@ -98,7 +98,7 @@ def test_both_engines_have_the_same_migrations() -> None:
 
 
 def rendered(text: str) -> list[str]:
-    """What each engine sees of a file's way up."""
+    """Return the upgrade of a file as each engine sees it."""
     return [parse("0042_widgets.sql", f"{text}\n-- down\nDROP TABLE widgets;\n", dialect).up for dialect in Dialect]
 
 
@@ -156,7 +156,7 @@ def test_an_invalid_migration_file_is_refused_with_the_reason(name: str, text: s
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_the_plain_sql_is_one_transaction_of_all_that_is_above_a_version(dialect: Dialect) -> None:
+def test_the_printed_sql_is_one_transaction_of_all_later_migrations(dialect: Dialect) -> None:
     initial = runner.migrations(dialect)
     for after in range(len(initial) + 1):
         expected = [statement for item in initial[after:] for statement in statements(item.up)]
@@ -187,7 +187,7 @@ class Database:
         self.connection = ApswConnection(apsw.Connection(":memory:"))
 
     def release(self, *migrations: Migration) -> None:
-        """From now on the program is one with these."""
+        """Replace the migrations of the program by these."""
         self._monkeypatch.setattr(runner, "migrations", lambda dialect: migrations)
 
     def up(self, to: int | None = None) -> list[int]:
@@ -218,7 +218,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     made.connection.raw.close()
 
 
-def test_all_that_is_missing_is_applied_in_order_and_noted_with_its_time(database: Database) -> None:
+def test_missing_migrations_are_applied_in_order_and_recorded_with_their_time(database: Database) -> None:
     assert database.up() == [1, 2, 3]
     assert database.things() == {"one", "two", "three"}
     assert database.ledger() == [(1, "step1", NOW_US), (2, "step2", NOW_US), (3, "step3", NOW_US)]
@@ -226,19 +226,19 @@ def test_all_that_is_missing_is_applied_in_order_and_noted_with_its_time(databas
     database.check()
 
 
-def test_asking_for_the_status_makes_no_ledger(database: Database) -> None:
+def test_reading_the_status_creates_no_ledger(database: Database) -> None:
     assert database.status() == [Status(1, "step1", False), Status(2, "step2", False), Status(3, "step3", False)]
     assert not database.connection.execute("SELECT 1 FROM sqlite_master")
 
 
 @pytest.mark.parametrize(("to", "applied"), [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3])])
-def test_going_up_stops_where_it_is_told(to: int, applied: list[int], database: Database) -> None:
+def test_an_upgrade_stops_at_the_given_version(to: int, applied: list[int], database: Database) -> None:
     assert database.up(to) == applied
     assert [item.version for item in database.status() if item.applied] == applied
 
 
 @pytest.mark.parametrize(("to", "undone"), [(0, [3, 2, 1]), (1, [3, 2]), (2, [3]), (3, [])])
-def test_going_down_undoes_the_newest_first(to: int, undone: list[int], database: Database) -> None:
+def test_a_downgrade_reverts_the_newest_first(to: int, undone: list[int], database: Database) -> None:
     database.up()
     assert database.down(to) == undone
     assert [row[0] for row in database.ledger()] == [*range(1, to + 1)]
@@ -246,14 +246,14 @@ def test_going_down_undoes_the_newest_first(to: int, undone: list[int], database
 
 
 @pytest.mark.parametrize("to", [-1, 4, 10_000])
-def test_a_version_that_is_not_there_cannot_be_gone_down_to(to: int, database: Database) -> None:
+def test_a_downgrade_to_a_missing_version_is_refused(to: int, database: Database) -> None:
     database.up()
     with raises(InvalidInput, field="to"):
         database.down(to)
     assert len(database.ledger()) == 3
 
 
-def test_nothing_is_undone_where_nothing_was_ever_applied(database: Database) -> None:
+def test_a_downgrade_of_an_empty_database_does_nothing(database: Database) -> None:
     assert database.down(0) == []
 
 
@@ -264,7 +264,7 @@ def test_applied_migrations_are_not_applied_again_by_the_next_release(database: 
     assert database.up() == [2, 3]
 
 
-def test_a_migration_that_fails_in_its_middle_leaves_nothing_of_it_and_all_of_those_before(database: Database) -> None:
+def test_a_failed_migration_is_rolled_back_and_earlier_ones_stay(database: Database) -> None:
     broken = migration(2, "CREATE TABLE two (x);\nINSERT INTO two VALUES (1);\nINSERT INTO nowhere VALUES (1);\n")
     database.release(ONE, broken, THREE)
     with pytest.raises(HoldfastError, match="nowhere"):
@@ -275,7 +275,7 @@ def test_a_migration_that_fails_in_its_middle_leaves_nothing_of_it_and_all_of_th
     assert database.up() == [2, 3], "once it is repaired it goes on from there"
 
 
-def test_an_undoing_that_fails_leaves_the_migration_applied(database: Database) -> None:
+def test_a_failed_downgrade_leaves_the_migration_applied(database: Database) -> None:
     broken = migration(3, THREE.up, "DROP INDEX three;\nDROP TABLE nowhere;\n")
     database.release(ONE, TWO, broken)
     database.up()
@@ -286,13 +286,13 @@ def test_an_undoing_that_fails_leaves_the_migration_applied(database: Database) 
 
 
 @pytest.mark.parametrize("missing", [1, 2])
-def test_a_schema_that_is_behind_is_told_by_how_much(missing: int, database: Database) -> None:
+def test_an_outdated_schema_is_refused_with_the_number_of_missing_migrations(missing: int, database: Database) -> None:
     database.up(3 - missing)
     with pytest.raises(SchemaMismatch, match=rf"\b{missing}\b.*`holdfast migrate up`"):
         database.check()
 
 
-def test_an_edited_migration_is_refused_by_every_way_in_and_named(database: Database) -> None:
+def test_an_edited_migration_is_refused_by_name_everywhere(database: Database) -> None:
     database.up()
     database.release(ONE, migration(2, TWO.up + "-- a remark\n", TWO.down), THREE)
     for way in (database.status, database.check, database.up):
@@ -300,7 +300,7 @@ def test_an_edited_migration_is_refused_by_every_way_in_and_named(database: Data
             way()
 
 
-def test_a_new_text_for_undoing_is_no_edit(database: Database) -> None:
+def test_a_changed_downgrade_is_not_an_edit(database: Database) -> None:
     database.up()
     database.release(ONE, TWO, migration(3, THREE.up, "-- another way\nDROP INDEX three;\n"))
     database.check()
@@ -316,7 +316,7 @@ def test_an_older_release_refuses_a_newer_schema_and_changes_nothing(database: D
     assert len(database.ledger()) == 3
 
 
-def test_a_gap_that_a_merge_left_is_filled(database: Database) -> None:
+def test_a_gap_left_by_a_merge_is_filled(database: Database) -> None:
     database.release(ONE, later := migration(3, "CREATE TABLE three (x);\n", "DROP TABLE three;\n"))
     assert database.up() == [1, 3]
     database.release(ONE, TWO, later)
@@ -324,7 +324,7 @@ def test_a_gap_that_a_merge_left_is_filled(database: Database) -> None:
     assert database.up() == [2]
 
 
-def test_a_migration_in_the_callers_transaction_goes_with_it(database: Database) -> None:
+def test_a_migration_in_the_callers_transaction_is_rolled_back_with_it(database: Database) -> None:
     database.connection.execute("BEGIN IMMEDIATE")
     assert database.up() == [1, 2, 3]
     database.connection.execute("ROLLBACK")
@@ -335,30 +335,30 @@ def test_a_migration_in_the_callers_transaction_goes_with_it(database: Database)
 # Spreading over several machines
 
 
-def test_a_database_of_sqlite_is_not_spread(database: Database) -> None:
+def test_sqlite_is_not_distributed(database: Database) -> None:
     database.up()
     with raises(InvalidInput, field="database"):
         step(runner.distribute(database.connection))
 
 
-def test_nothing_is_planned_for_nothing() -> None:
+def test_a_plan_for_no_tables_is_empty() -> None:
     assert plan([]) == []
     assert plan([PlannedTable("tenants", False)], distributed=["tenants"]) == []
     assert plan([PlannedTable("tenants", False)]) == ["SELECT create_reference_table('tenants')"]
 
 
-def test_the_first_table_of_the_tenants_leads_and_the_others_lie_beside_it() -> None:
+def test_all_tables_of_tenants_are_colocated_with_the_first() -> None:
     actual = plan([PlannedTable("b", True, frozenset({"a"})), PlannedTable("c", True), PlannedTable("a", True)])
     assert actual[0] == "SELECT create_distributed_table('a', 'tenant_id')"
     assert {item.partition("colocate_with => ")[2] for item in actual[1:]} == {"'a')"}
 
 
-def test_a_key_to_a_table_that_is_not_ours_does_not_count() -> None:
+def test_a_foreign_key_to_a_table_of_another_program_is_ignored() -> None:
     actual = plan([PlannedTable("a", True, frozenset({"theirs"}))])
     assert actual == ["SELECT create_distributed_table('a', 'tenant_id')"]
 
 
-def test_a_circle_is_refused_with_the_way_round() -> None:
+def test_a_cycle_of_foreign_keys_is_refused_with_its_tables() -> None:
     circle = [PlannedTable("a", True, frozenset({"b"})), PlannedTable("b", True, frozenset({"a"}))]
     with pytest.raises(SchemaMismatch, match=r"a -> b -> a|b -> a -> b"):
         plan(circle)
@@ -367,7 +367,7 @@ def test_a_circle_is_refused_with_the_way_round() -> None:
 
 @st.composite
 def schemas(draw: st.DrawFn) -> list[PlannedTable]:
-    """Tables whose keys point to earlier ones, in any order."""
+    """Generate tables whose keys point to earlier ones, in any order."""
     count = draw(st.integers(0, 7))
     kinds = sorted(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     made: list[PlannedTable] = []
@@ -379,9 +379,7 @@ def schemas(draw: st.DrawFn) -> list[PlannedTable]:
 
 @settings(max_examples=60)
 @given(schemas(), st.randoms(use_true_random=False))
-def test_targets_come_first_whatever_the_schema_and_the_plan_is_always_the_same(
-    tables: list[PlannedTable], random: Any
-) -> None:
+def test_a_plan_is_deterministic_and_lists_targets_first(tables: list[PlannedTable], random: Any) -> None:
     actual = plan(tables)
     places = {item.partition("'")[2].partition("'")[0]: place for place, item in enumerate(actual)}
     assert {*places} == {table.name for table in tables}
@@ -394,7 +392,7 @@ def test_targets_come_first_whatever_the_schema_and_the_plan_is_always_the_same(
     assert plan(tables, distributed=completed) == [item for item in actual if item.split("'")[1] not in completed]
 
 
-def test_every_table_that_a_migration_makes_is_known_once() -> None:
+def test_every_created_table_is_listed_once() -> None:
     actual = created_tables()
     assert actual[0] == "schema_migrations"
     assert len({*actual}) == len(actual)

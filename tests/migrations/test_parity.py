@@ -44,7 +44,7 @@ def test_the_tables_are_the_same(sqlite: dict[str, Table], postgres: dict[str, T
 
 
 def test_the_columns_are_the_same_in_the_same_order(sqlite: dict[str, Table], postgres: dict[str, Table]) -> None:
-    """But for the words of a message, which SQLite keeps in its index alone."""
+    """The words of a message are an exception: SQLite stores them only in its index."""
     for name, table in sqlite.items():
         columns = {item: column for item, column in postgres[name].columns.items() if (name, item) != WORDS}
         assert list(table.columns.items()) == list(columns.items()), name
@@ -80,7 +80,7 @@ def test_the_engines_differ_only_in_the_tables_of_sqlites_search_index(
     assert only == {"message_index"} | {f"message_index_{part}" for part in ("config", "data", "idx", "removed")}
 
 
-def test_a_difference_would_be_seen(tmp_path: Path, sqlite: dict[str, Table]) -> None:
+def test_a_difference_between_the_engines_is_detected(tmp_path: Path, sqlite: dict[str, Table]) -> None:
     connection = apsw.Connection(str(tmp_path / "a.db"))
     for change in (
         "ALTER TABLE sessions ADD COLUMN more TEXT",
@@ -117,7 +117,7 @@ def test_every_migration_is_one_file_and_the_folder_has_no_other_sql() -> None:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_no_statement_of_a_file_is_lost_by_taking_it_apart(dialect: Dialect) -> None:
+def test_splitting_a_file_loses_no_statement(dialect: Dialect) -> None:
     for migration in migrations(dialect):
         for script in (migration.up, migration.down):
             actual = statements(script)

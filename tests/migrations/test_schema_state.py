@@ -1,4 +1,4 @@
-"""Which schemas are opened, which are refused and in which words, and that going up and down leads back to the same place."""
+"""Which schemas are opened and which are refused; upgrades and downgrades lead back to the same schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Place:
         self.url, self._path = url, path
 
     def execute(self, sql: str) -> list[Any]:
-        """Run a statement behind Holdfast's back."""
+        """Run a statement on a separate connection."""
         if self._path is None:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 cursor = connection.execute(sql.encode())
@@ -46,7 +46,7 @@ class Place:
             raw.close()
 
     def everything(self) -> list[str]:
-        """Every detail of the schema, but for the ledger, which may be there and empty."""
+        """Return every detail of the schema except for the ledger, which may exist and be empty."""
         actual = catalogue.everything(self._path or self.url)
         return [line for line in actual if "schema_migrations" not in line]
 
@@ -60,7 +60,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def openings(place: Place) -> list[Callable[[], Any]]:
-    """Every way to come by a database."""
+    """Return every way to open a database."""
 
     async def asynchronously() -> None:
         async with AsyncHoldfast(place.url, auto_migrate=True):
@@ -77,7 +77,7 @@ def openings(place: Place) -> list[Callable[[], Any]]:
     ]
 
 
-def test_every_step_up_and_down_the_ladder_leads_to_the_same_schema(place: Place) -> None:
+def test_upgrades_and_downgrades_lead_to_the_same_schemas(place: Place) -> None:
     migrate_up(place.url, to=0)
     rungs = [place.everything()]
     assert rungs == [[]]
@@ -94,7 +94,7 @@ def test_every_step_up_and_down_the_ladder_leads_to_the_same_schema(place: Place
     assert place.everything() == rungs[LATEST]
 
 
-def test_data_of_an_undone_schema_is_gone_and_the_new_schema_works(place: Place) -> None:
+def test_a_downgrade_removes_its_data_and_the_schema_can_be_created_again(place: Place) -> None:
     with Holdfast(place.url, auto_migrate=True) as hf:
         hf.tenant("acme").sessions.create(key="k")
     migrate_down(place.url, to=0)
@@ -103,7 +103,7 @@ def test_data_of_an_undone_schema_is_gone_and_the_new_schema_works(place: Place)
         hf.tenant("acme").sessions.create(key="k")
 
 
-def test_going_up_twice_does_nothing_the_second_time(place: Place) -> None:
+def test_a_repeated_upgrade_does_nothing(place: Place) -> None:
     assert len(migrate_up(place.url)) == LATEST
     ledger = place.execute("SELECT * FROM schema_migrations")
     assert migrate_up(place.url) == []
@@ -143,7 +143,7 @@ def test_a_newer_schema_is_rejected_with_advice_to_upgrade(way: int, place: Plac
     assert place.everything() == before
 
 
-def test_an_older_schema_is_refused_where_it_is_not_to_be_migrated(place: Place) -> None:
+def test_an_older_schema_is_refused_without_auto_migrate(place: Place) -> None:
     migrate_up(place.url)
     migrate_down(place.url, to=LATEST - 1)
     with pytest.raises(SchemaMismatch, match=r"\b1\b.* `holdfast migrate up`"):
@@ -152,7 +152,7 @@ def test_an_older_schema_is_refused_where_it_is_not_to_be_migrated(place: Place)
         assert hf.tenant("acme").sessions.count() == 0
 
 
-def test_sqlite_is_migrated_when_opened_and_not_when_told_so(tmp_path: Path) -> None:
+def test_sqlite_is_migrated_when_opened_unless_disabled(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     with pytest.raises(SchemaMismatch, match="auto_migrate=True"):
         Holdfast(path, auto_migrate=False)
@@ -208,7 +208,7 @@ def test_a_read_only_file_is_never_migrated(tmp_path: Path) -> None:
     assert len(Place(path, path).everything()) == 1
 
 
-def test_asking_for_the_status_makes_no_file(tmp_path: Path) -> None:
+def test_reading_the_status_creates_no_file(tmp_path: Path) -> None:
     path = str(tmp_path / "not.there")
     for ask in (migration_status, lambda url: migrate_down(url, to=0)):
         with pytest.raises(Unavailable):
@@ -224,14 +224,14 @@ def test_a_downgrade_to_an_unknown_version_is_rejected(to: int, place: Place) ->
     assert all(item.applied for item in migration_status(place.url))
 
 
-def test_the_time_of_a_migration_is_the_clocks(tmp_path: Path) -> None:
+def test_the_time_of_a_migration_comes_from_the_clock(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     Holdfast(path, clock=FixedClock(1_234_567_890_000_000)).close()
     assert set(Place(path, path).execute("SELECT applied_at FROM schema_migrations")) == {(1_234_567_890_000_000,)}
 
 
 def test_a_separate_schema_can_be_used_on_postgres(bare_postgres_url: str) -> None:
-    """Two programs may share a database, each with the schema that its search path begins with."""
+    """Two programs may share a database, each with the first schema of its search path."""
     Place(bare_postgres_url, None).execute("CREATE SCHEMA one; CREATE SCHEMA two")
     for name in ("one", "two"):
         url = f"{bare_postgres_url}&options=-c%20search_path%3D{name}"

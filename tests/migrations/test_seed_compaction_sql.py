@@ -1,4 +1,4 @@
-"""The SQL that the storage guide tells people to type about compactions works on our tables as it stands."""
+"""The SQL about compactions in the storage guide works on our tables unchanged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Guide:
         return self.acme.messages.append_many(self.session, new)
 
     def type(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        """Type a statement as the guide has it, with $1 and all."""
+        """Run a statement of the guide unchanged, including ``$1``."""
         cursor = psycopg.RawCursor(self._connection).execute(sql.encode(), arguments)
         names = [column.name for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()] if names else []
@@ -75,7 +75,7 @@ def guide(postgres_url: str) -> Iterator[Guide]:
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_the_columns_are_there_with_their_types(table: str, guide: Guide) -> None:
+def test_the_documented_columns_exist_with_their_types(table: str, guide: Guide) -> None:
     rows = guide.type("SELECT column_name, data_type FROM information_schema.columns WHERE table_name = $1", table)
     assert COLUMNS[table].items() <= {row["column_name"]: row["data_type"] for row in rows}.items()
 
@@ -88,7 +88,7 @@ def test_compaction_history(guide: Guide) -> None:
     first = rows[1]
     assert (first["strategy"], first["summary_content"], first["model_used"]) == ("summarization", "first", "small")
     assert (first["messages_removed"], first["original_tokens"]) == (4, 6 * 70)
-    assert first["preserved_message_ids"] == [each.id for each in guide.made[4:]]
+    assert first["preserved_message_ids"] == [row.id for row in guide.made[4:]]
 
 
 def test_archived_rows_can_be_read_as_json(guide: Guide) -> None:
@@ -96,14 +96,14 @@ def test_archived_rows_can_be_read_as_json(guide: Guide) -> None:
         "SELECT original_message FROM message_archive WHERE compaction_event_id = $1 ORDER BY seq", guide.first.id
     )
     originals = [row["original_message"] for row in rows]
-    assert [each["content"] for each in originals] == [each.content for each in guide.made[:4]]
-    assert [each["metadata"] for each in originals] == [{"n": n} for n in range(4)]
-    assert {each["session_id"] for each in originals} == {guide.session}
+    assert [row["content"] for row in originals] == [row.content for row in guide.made[:4]]
+    assert [row["metadata"] for row in originals] == [{"n": n} for n in range(4)]
+    assert {row["session_id"] for row in originals} == {guide.session}
     found = guide.type("""SELECT id FROM message_archive WHERE original_message @> '{"metadata": {"n": 2}}'""")
     assert guide.made[2].id in {str(row["id"]) for row in found}
 
 
-def test_a_message_may_be_archived_more_than_once_in_its_life(guide: Guide) -> None:
+def test_a_message_may_be_archived_more_than_once(guide: Guide) -> None:
     guide.acme.compactions.rollback(guide.second.id)
     guide.acme.compactions.rollback(guide.first.id)
     assert guide.type("SELECT * FROM message_archive") == []
@@ -125,27 +125,27 @@ def test_archived_messages_can_be_cleaned_up_and_the_events_stay(guide: Guide) -
     assert guide.acme.compactions.search_archive(guide.session, "story")
 
 
-def test_a_deleted_session_takes_its_events_and_archives_with_it(guide: Guide) -> None:
+def test_deleting_a_session_deletes_its_events_and_archives(guide: Guide) -> None:
     assert guide.type("SELECT * FROM message_archive")
     guide.type("DELETE FROM sessions WHERE id = $1;", guide.session)
     for table in ("messages", "compaction_events", "message_archive"):
         assert guide.type(f"SELECT * FROM {table}") == [], table
 
 
-def test_a_deleted_event_takes_its_archive_with_it(guide: Guide) -> None:
+def test_deleting_an_event_deletes_its_archive(guide: Guide) -> None:
     guide.type("DELETE FROM compaction_events WHERE id = $1", guide.second.id)
     rows = guide.type("SELECT DISTINCT compaction_event_id FROM message_archive")
     assert [str(row["compaction_event_id"]) for row in rows] == [guide.first.id]
 
 
-def test_how_much_was_saved_can_be_summed_up(guide: Guide) -> None:
+def test_saved_tokens_can_be_summed(guide: Guide) -> None:
     (row,) = guide.type(
         "SELECT strategy, COUNT(*) AS events, SUM(original_tokens - compacted_tokens) AS saved"
         " FROM compaction_events GROUP BY strategy"
     )
     events = guide.acme.compactions.history(guide.session)
     assert (row["strategy"], row["events"]) == ("summarization", 2)
-    assert row["saved"] == sum(each.original_tokens - each.compacted_tokens for each in events)
+    assert row["saved"] == sum(item.original_tokens - item.compacted_tokens for item in events)
 
 
 def test_a_policy_is_for_a_session_or_an_agent_and_nothing_else(guide: Guide) -> None:
@@ -155,7 +155,7 @@ def test_a_policy_is_for_a_session_or_an_agent_and_nothing_else(guide: Guide) ->
         )
 
 
-def test_the_defaults_of_the_tables_allow_an_event_to_be_typed(guide: Guide) -> None:
+def test_an_event_can_be_inserted_with_the_defaults_of_the_tables(guide: Guide) -> None:
     guide.type(
         "INSERT INTO compaction_events (tenant_id, id, session_id, number, strategy, original_tokens, compacted_tokens,"
         " messages_removed) VALUES ('acme', gen_random_uuid(), $1, 99, 'by hand', 10, 5, 0)",

@@ -1,4 +1,4 @@
-"""The SQL that the storage guide tells people to type works on our tables as it stands."""
+"""The SQL in the storage guide works on our tables unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Guide:
         self.session, self.other = session, other
 
     def type(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        """Type a statement as the guide has it, with $1 and all."""
+        """Run a statement of the guide unchanged, including ``$1``."""
         if arguments:
             marks = ", ".join(["%s"] * len(arguments))
             self._connection.execute("DEALLOCATE ALL")
@@ -73,7 +73,7 @@ def guide(postgres_url: str) -> Iterator[Guide]:
 
 
 @pytest.mark.parametrize("table", GUIDE_COLUMNS)
-def test_the_columns_are_there_with_their_types(table: str, guide: Guide) -> None:
+def test_the_documented_columns_exist_with_their_types(table: str, guide: Guide) -> None:
     rows = guide.type("SELECT column_name, data_type FROM information_schema.columns WHERE table_name = $1", table)
     assert GUIDE_COLUMNS[table].items() <= {row["column_name"]: row["data_type"] for row in rows}.items()
 
@@ -115,7 +115,7 @@ def test_query_content_blocks(guide: Guide) -> None:
     assert [row["content"][1] for row in rows] == [TOOL_USE]
 
 
-def test_a_deleted_session_takes_its_messages_with_it(guide: Guide) -> None:
+def test_deleting_a_session_deletes_its_messages(guide: Guide) -> None:
     guide.type("DELETE FROM sessions WHERE id = $1;", guide.session)
     assert guide.type("SELECT * FROM messages") == []
     assert len(guide.type("SELECT * FROM sessions")) == 2

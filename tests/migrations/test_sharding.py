@@ -1,4 +1,4 @@
-"""The schema and every statement are ready to be spread over several machines by tenant, and a violation would be caught."""
+"""The schema and every statement can be distributed over several machines by tenant, and violations are detected."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def connection(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
         yield raw
 
 
-def test_the_tables_can_be_spread(connection: psycopg.Connection[Any]) -> None:
+def test_the_tables_can_be_distributed(connection: psycopg.Connection[Any]) -> None:
     assert list(wrong_with_tables(connection)) == []
 
 
-def test_the_tables_above_all_tenants_are_few_and_there(connection: psycopg.Connection[Any]) -> None:
+def test_the_global_tables_exist(connection: psycopg.Connection[Any]) -> None:
     assert of_postgres(connection).keys() >= GLOBAL
 
 
-def test_every_statement_speaks_of_one_tenant(connection: psycopg.Connection[Any]) -> None:
+def test_every_statement_is_limited_to_one_tenant(connection: psycopg.Connection[Any]) -> None:
     actual = [
         wrong
         for statement in all_statements(Dialect.POSTGRES)
@@ -44,14 +44,14 @@ def test_every_statement_speaks_of_one_tenant(connection: psycopg.Connection[Any
     assert actual == []
 
 
-def test_no_statement_is_one_that_citus_refuses_or_sends_to_every_machine(connection: psycopg.Connection[Any]) -> None:
+def test_citus_accepts_every_statement_and_sends_none_to_every_machine(connection: psycopg.Connection[Any]) -> None:
     sent = {item.sql: item for item in all_statements(Dialect.POSTGRES) if " where " not in item.name}.values()
     assert {item.name.rpartition(".")[2] for item in sent} >= UNDISTRIBUTED
     distributed = [item for item in sent if item.name.rpartition(".")[2] not in UNDISTRIBUTED]
     assert [wrong for statement in distributed for wrong in refused(statement, connection)] == []
 
 
-def test_all_tables_take_part_and_those_pointed_to_come_first(connection: psycopg.Connection[Any]) -> None:
+def test_all_tables_are_distributed_and_targets_of_foreign_keys_come_first(connection: psycopg.Connection[Any]) -> None:
     existing = of_postgres(connection)
     assert set(created_tables()) == existing.keys()
     statements = plan([_spread(name, table) for name, table in existing.items()])
@@ -101,7 +101,9 @@ PLANTED_TABLES = [
 
 
 @pytest.mark.parametrize(("sql", "says"), PLANTED_TABLES)
-def test_a_table_that_cannot_be_spread_is_caught(sql: str, says: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_table_that_cannot_be_distributed_is_detected(
+    sql: str, says: str, connection: psycopg.Connection[Any]
+) -> None:
     with connection.transaction(force_rollback=True):
         connection.execute(sql.encode())
         assert any(says in wrong for wrong in wrong_with_tables(connection))
@@ -128,7 +130,7 @@ PLANTED_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("text", "says"), PLANTED_STATEMENTS)
-def test_a_statement_that_speaks_of_several_tenants_is_caught(
+def test_a_statement_about_several_tenants_is_detected(
     text: str, says: str, connection: psycopg.Connection[Any]
 ) -> None:
     statement = Statement(text, Dialect.POSTGRES)
@@ -195,17 +197,17 @@ def _named(text: str) -> Named:
 
 
 @pytest.mark.parametrize(("text", "says"), REFUSED)
-def test_a_statement_that_citus_refuses_is_caught(text: str, says: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_statement_that_citus_refuses_is_detected(text: str, says: str, connection: psycopg.Connection[Any]) -> None:
     wrong = list(refused(_named(text), connection))
     assert any(says in item for item in wrong), wrong
 
 
 @pytest.mark.parametrize("text", ACCEPTED)
-def test_a_statement_that_citus_accepts_is_not_held_up(text: str, connection: psycopg.Connection[Any]) -> None:
+def test_a_statement_that_citus_accepts_is_not_reported(text: str, connection: psycopg.Connection[Any]) -> None:
     assert list(refused(_named(text), connection)) == []
 
 
-def test_a_column_and_its_constraint_are_added_apart() -> None:
+def test_a_column_and_its_constraint_are_added_separately() -> None:
     """Citus adds no column that has a constraint to a table that is distributed already."""
     added = re.compile(r"ADD COLUMN[^,;]*\b(?:CHECK|REFERENCES|UNIQUE|PRIMARY KEY)\b", re.IGNORECASE)
     assert added.search("ALTER TABLE tenants ADD COLUMN quota BIGINT CHECK (quota >= 0);")

@@ -354,10 +354,12 @@ class ModelMessages:
         _whole(after, 0, _MAX_PLACE)
         _whole(end, 0, _MAX_PLACE)
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)
-        rows = [each for each in self.log(session_id) if after < each.seq < end and oracle.matches(each, where)]
+        rows = [
+            message for message in self.log(session_id) if after < message.seq < end and oracle.matches(message, where)
+        ]
         if newest_first:
-            return self._model.page(rows[::-1], lambda each: -each.seq, limit, cursor, "newest")
-        return self._model.page(rows, lambda each: each.seq, limit, cursor, "messages")
+            return self._model.page(rows[::-1], lambda message: -message.seq, limit, cursor, "newest")
+        return self._model.page(rows, lambda message: message.seq, limit, cursor, "messages")
 
     def count(self, session_id: Any, *, where: Sequence[Filter] = ()) -> int:
         oracle.check(where, oracle.MESSAGE_COLUMNS, self._model.limits)

@@ -62,7 +62,7 @@ class ModelPendingMessages:
     def list_by_key(self, channel_name: Any, history_key: Any, *, limit: Any = None, cursor: Any = None) -> Page[Any]:
         room = self._room(channel_name, history_key)
         self._model.check_page(limit, cursor, "pending")
-        return self._model.page(self.rooms.get(room, []), lambda each: each.seq, limit, cursor, "pending")
+        return self._model.page(self.rooms.get(room, []), lambda row: row.seq, limit, cursor, "pending")
 
     def delete_by_key(self, channel_name: Any, history_key: Any) -> int:
         return len(self.rooms.pop(self._room(channel_name, history_key), []))
@@ -107,8 +107,8 @@ class ModelPendingMessages:
     def resolve_group_titles(self, groups: Sequence[Room]) -> dict[Room, str]:
         if len(groups) > self._model.limits.batch_rows:
             raise LimitExceeded
-        live = [each for each in self._tenant.sessions.rows.values() if each.deleted_at is None]
-        live.sort(key=lambda each: (each.updated_at, each.id))
+        live = [row for row in self._tenant.sessions.rows.values() if row.deleted_at is None]
+        live.sort(key=lambda row: (row.updated_at, row.id))
         titles: dict[Room, str] = {}
         for session in live:
             title = session.metadata.get("chat_title")
@@ -133,14 +133,14 @@ class ModelPendingMessages:
         return self.rooms[room][-1]
 
     def _replace(self, gone: list[PendingMessage], id: str, body: str) -> PendingMessage:
-        first = min(gone, key=lambda each: each.seq)
+        first = min(gone, key=lambda row: row.seq)
         room = _room_of(first)
-        made = max(self._model.now(), *(each.updated_at for each in gone))
+        made = max(self._model.now(), *(row.updated_at for row in gone))
         summary = PendingMessage(
-            id, *room, first.seq, "", "", body, "", True, max(each.created_at for each in gone), made
+            id, *room, first.seq, "", "", body, "", True, max(row.created_at for row in gone), made
         )  # fmt: skip
-        left = [each for each in self.rooms[room] if each not in gone]
-        self.rooms[room] = sorted([*left, summary], key=lambda each: each.seq)
+        left = [row for row in self.rooms[room] if row not in gone]
+        self.rooms[room] = sorted([*left, summary], key=lambda row: row.seq)
         return summary
 
     def _keep(self, room: Room, left: list[PendingMessage]) -> None:
@@ -195,9 +195,9 @@ class ModelContacts:
     def get_many(self, sender_ids: Sequence[Any]) -> dict[str, Contact]:
         if len(sender_ids) > self._model.limits.batch_rows:
             raise LimitExceeded
-        expected = {self._model.name(each, "name_bytes") for each in sender_ids}
-        rows = sorted(self.rows.values(), key=lambda each: (each.last_seen_at, each.id))
-        return {each.sender_id: each for each in rows if each.sender_id in expected}
+        expected = {self._model.name(row, "name_bytes") for row in sender_ids}
+        rows = sorted(self.rows.values(), key=lambda row: (row.last_seen_at, row.id))
+        return {row.sender_id: row for row in rows if row.sender_id in expected}
 
     def list(self, *, limit: Any = None, cursor: Any = None, **how: Any) -> Page[Contact]:
         self._model.check_page(limit, cursor, "contacts")

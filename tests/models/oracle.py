@@ -106,23 +106,23 @@ def contains(whole: Any, part: Any) -> bool:
     return _equal(whole, part)
 
 
-def _column(found: Any, f: Filter) -> bool:
+def _column(stored: Any, f: Filter) -> bool:
     if f.op == "ne":
-        return bool(found != f.value)
+        return bool(stored != f.value)
     if f.op == "in":
-        return found in f.value
+        return stored in f.value
     if f.op == "eq":
-        return bool(found == f.value)
-    if found is None:
+        return bool(stored == f.value)
+    if stored is None:
         return False
     if f.op == "contains":
-        return f.value in found
-    return _COMPARISONS[f.op](_sortable(found), _sortable(f.value))
+        return f.value in stored
+    return _COMPARISONS[f.op](_sortable(stored), _sortable(f.value))
 
 
-def _equal(found: Any, value: Any) -> bool:
+def _equal(stored: Any, value: Any) -> bool:
     """Return whether two JSON scalars are equal: true is not 1, "1" is not 1, 1.0 is 1."""
-    return _kind(found) == _kind(value) != "other" and found == value
+    return _kind(stored) == _kind(value) != "other" and stored == value
 
 
 def _kind(value: Any) -> str:

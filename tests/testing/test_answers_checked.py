@@ -1,4 +1,4 @@
-"""The checks of a simulation by themselves: each wrong answer is refused, and correct answers are accepted."""
+"""The checks of a simulation: wrong answers are refused, and correct answers are accepted."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from holdfast.testing.sim.call_log import CallLog, MessageAttempt
 from holdfast.testing.sim.observer import CallRow, MessageRow, Rows, RunRow, StepRow
 from holdfast.testing.sim.promises import Promises
 from holdfast.testing.sim.recorder import Outcome, RecordedCall, record_stores
+from tests.errors import raises
 
 RUN, SESSION = "run", "session"
 KEY, LOG = ("acme", RUN), ("acme", SESSION)
@@ -26,7 +27,7 @@ def text(said: str) -> str:
 
 
 def rows() -> Rows:
-    """A run at its first step, with one call that is done and one that is open, and two messages."""
+    """Return the rows of a run at its first step, with one finished and one open call, and two messages."""
     made = Rows()
     made.runs = {KEY: RunRow("acme", RUN, SESSION, "running", 1, 2, 0, 5, None, None, 3, 4)}
     made.steps = {KEY: [StepRow("acme", RUN, 1, 2, '{"n":1}', 2, 2, 3, 4)]}
@@ -53,7 +54,7 @@ def answered(
 
 
 def settle(*calls: RecordedCall) -> None:
-    """What the checks say of these answers, one after the other, given the rows."""
+    """Check these answers, one after the other, against the rows."""
     promises = Promises()
     promises.rows = rows()
     for call in calls:
@@ -88,7 +89,7 @@ def message(seq: int, id: str, said: str = "") -> SimpleNamespace:
 
 STEP = SimpleNamespace(iteration=1, epoch=2, state={"n": 1})
 HELPER = SimpleNamespace(id="helper", version=3)
-TRUE: dict[str, RecordedCall] = {
+CORRECT: dict[str, RecordedCall] = {
     "a run that is there": answered("runs.start", run()),
     "a step that is there": step_call(stepped(2)),
     "a step without messages": step_call(stepped()),
@@ -113,95 +114,99 @@ TRUE: dict[str, RecordedCall] = {
 }
 
 
-@pytest.mark.parametrize("name", TRUE)
-def test_an_answer_that_is_true_is_let_through(name: str) -> None:
-    settle(TRUE[name])
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_answer_is_accepted(name: str) -> None:
+    settle(CORRECT[name])
 
 
-FALSE: dict[str, tuple[RecordedCall, str]] = {
-    "a run that is not there": (answered("runs.start", run("other")), "was started, and is not there"),
-    "a run of another tenant": (answered("runs.start", run(), tenant="zenith"), "was started, and is not there"),
-    "a step that is not there": (step_call(stepped(), iteration=2), "step 2 .* was acknowledged, and is not there"),
-    "a step of another epoch": (step_call(stepped(), epoch=1), "was acknowledged, and is not there"),
-    "a step with another state": (step_call(stepped(), state={"n": 2}), "another one is there"),
-    "a step with messages elsewhere": (step_call(stepped(1, 2)), r"are not at \[1, 2\]"),
-    "a last step after which it goes on": (step_call(stepped(2), stop_reason="end_turn"), "was finished with step 1"),
-    "a run that is not finished": (answered("runs.finish", None, run_id=RUN), "was finished, and is running"),
+WRONG: dict[str, tuple[RecordedCall, tuple[str, str]]] = {
+    "a run that is not there": (answered("runs.start", run("other")), ("lost_run", "other")),
+    "a run of another tenant": (answered("runs.start", run(), tenant="zenith"), ("lost_run", RUN)),
+    "a step that is not there": (step_call(stepped(), iteration=2), ("lost_step", RUN)),
+    "a step of another epoch": (step_call(stepped(), epoch=1), ("lost_step", RUN)),
+    "a step with another state": (step_call(stepped(), state={"n": 2}), ("other_step", RUN)),
+    "a step with messages elsewhere": (step_call(stepped(1, 2)), ("lost_messages", RUN)),
+    "a last step after which it goes on": (step_call(stepped(2), stop_reason="end_turn"), ("wrong_status", RUN)),
+    "a run that is not finished": (answered("runs.finish", None, run_id=RUN), ("wrong_status", RUN)),
     "a load of an older step": (
         answered("runs.load", loaded(0, None), run_id=RUN),
-        "loaded as of step 0, and was at 1",
+        ("stale_load", RUN),
     ),
-    "a load of an older epoch": (answered("runs.load", loaded(1, STEP, epoch=1), run_id=RUN), "was loaded as of step"),
-    "a load without its step": (answered("runs.load", loaded(1, None), run_id=RUN), "was loaded with None"),
+    "a load of an older epoch": (answered("runs.load", loaded(1, STEP, epoch=1), run_id=RUN), ("stale_load", RUN)),
+    "a load without its step": (answered("runs.load", loaded(1, None), run_id=RUN), ("wrong_load", RUN)),
     "a load with another step": (
         answered("runs.load", loaded(1, SimpleNamespace(iteration=1, epoch=2, state={})), run_id=RUN),
-        "was loaded as another one",
+        ("other_step", RUN),
     ),
-    "a claim that is not committed": (answered("leases.claim", run(epoch=3)), "was claimed with epoch 3, and is"),
-    "a claim of a run that never was": (answered("leases.claim", run("other")), "and is None"),
+    "a claim that is not committed": (answered("leases.claim", run(epoch=3)), ("wrong_claim", RUN)),
+    "a claim of a run that never was": (answered("leases.claim", run("other")), ("wrong_claim", "other")),
     "a call that was not recorded": (
         answered("tool_calls.intend", [], run_id=RUN, calls=[SimpleNamespace(id="c9")]),
-        "call c9 .* was recorded, and is not there",
+        ("lost_call", "c9"),
     ),
     "a finished call": (
         answered("tool_calls.pending", [pending("done", "run")], run_id=RUN),
-        "is finished and was offered",
+        ("finished_call_offered", "done"),
     ),
     "a call that may have happened": (
         answered("tool_calls.pending", [pending("x", "run", epoch=1, safety="at_most_once")], run_id=RUN),
-        "is at_most_once, was begun, and is to be made again",
+        ("unsafe_call_offered", "x"),
     ),
     "a message that is missing": (
         answered("messages.list", [message(1, "m1", "hello")], session_id=SESSION),
-        "2 existed before",
+        ("incomplete_list", ""),
     ),
     "another message": (
         answered("messages.list", [message(1, "m1", "hello"), message(2, "m9", "hi")], session_id=SESSION),
-        "was listed as m9",
+        ("wrong_list", ""),
     ),
     "a message that was not appended": (
         answered("messages.append", message(3, "m3"), session_id=SESSION, content="x"),
-        "was appended as 3, and is not there",
+        ("lost_message", "m3"),
     ),
     "one of many messages elsewhere": (
         answered("messages.append_many", [message(1, "m1"), message(2, "m9")], session_id=SESSION, messages=[]),
-        "message m9 was appended as 2",
+        ("lost_message", "m9"),
     ),
     "an agent of a later version": (
         answered("agents.update", SimpleNamespace(id="helper", version=4)),
-        "was at version 4",
+        ("stale_agent", "helper"),
     ),
-    "an agent that is not there": (answered("agents.create", SimpleNamespace(id="new", version=1)), "and is None"),
-    "agents out of order": (answered("agents.list", [SimpleNamespace(id=id) for id in "ba"]), "came in the order"),
+    "an agent that is not there": (
+        answered("agents.create", SimpleNamespace(id="new", version=1)),
+        ("stale_agent", "new"),
+    ),
+    "agents out of order": (answered("agents.list", [SimpleNamespace(id=id) for id in "ba"]), ("wrong_order", "")),
 }
 
 
-@pytest.mark.parametrize("name", FALSE)
-def test_an_answer_that_is_not_true_is_refused(name: str) -> None:
-    call, says = FALSE[name]
-    with pytest.raises(Violation, match=says):
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_answer_is_refused(name: str) -> None:
+    call, expected = WRONG[name]
+    with pytest.raises(Violation) as caught:
         settle(call)
+    assert (caught.value.kind, caught.value.subject) == expected
 
 
-def test_an_answer_that_failed_or_was_lost_is_not_looked_at() -> None:
+def test_a_failed_or_lost_answer_is_not_checked() -> None:
     outcomes: tuple[Outcome, ...] = ("failed", "lost", "open")
     for outcome in outcomes:
-        call, _ = FALSE["a run that is not there"]
+        call, _ = WRONG["a run that is not there"]
         settle(RecordedCall(1, "p", 1, "acme", call.method, {}, outcome, call.result))
 
 
-def test_one_epoch_is_given_to_one_call_only() -> None:
-    with pytest.raises(Violation, match=r"epoch 2 of run run was given to one .* and to two"):
+def test_two_claims_do_not_share_an_epoch() -> None:
+    with raises(Violation, kind="epoch_shared", subject=RUN):
         settle(answered("leases.claim", run(), process="one"), answered("leases.claim", run(), process="two"))
 
 
-def test_a_pause_is_kept_by_the_claiming_workers_clock_unless_the_run_was_resumed() -> None:
+def test_a_run_is_claimed_before_its_pause_ends_only_if_it_was_resumed() -> None:
     promises = Promises()
     promises.rows = rows()
     promises.rows.runs[KEY] = promises.rows.runs[KEY]._replace(status="paused", pause_until=1_000)
     promises.end(answered("leases.claim", run(epoch=3), now_us=1_000))
     early = answered("leases.claim", run(epoch=3), now_us=999)
-    with pytest.raises(Violation, match="claimed 1 us before its pause was over"):
+    with raises(Violation, kind="claimed_too_early", subject=RUN):
         promises.end(early)
     promises.end(answered("leases.claim", run(epoch=2), now_us=0))  # an answer that came late
     promises.begin(answered("runs.resume", None, run_id=RUN))
@@ -216,7 +221,7 @@ def test_an_agent_may_be_missing_after_a_delete_without_a_response() -> None:
 # Requested writes
 
 
-def test_a_message_is_known_by_its_words_its_role_and_its_id_if_it_has_one() -> None:
+def test_a_message_is_identified_by_content_role_and_id() -> None:
     row = rows().messages[LOG][0]
     assert MessageAttempt(None, "user", "hello").is_at(row)
     assert MessageAttempt("m1", "user", [{"type": "text", "text": "hello"}]).is_at(row)
@@ -254,13 +259,13 @@ def test_a_step_reports_its_calls_as_finished_failed_or_another_status() -> None
         ("runs.cancel", False),
     ],
 )
-def test_a_log_is_left_alone_once_something_changed_it_that_is_not_followed(method: str, loose: bool) -> None:
+def test_a_log_changed_by_an_untracked_call_is_not_checked(method: str, loose: bool) -> None:
     asked = CallLog()
     asked.add(answered(method, None, session_id=SESSION, content="x"))
     assert (asked.loose == {"acme"}) is loose
 
 
-def test_intents_of_one_run_add_up_and_tenants_are_kept_apart() -> None:
+def test_intents_are_collected_per_run_and_tenant() -> None:
     asked = CallLog()
     for tenant, ids in (("acme", "ab"), ("acme", "bc"), ("zenith", "d")):
         calls = [NewToolCall(id=id, tool_name="mail") for id in ids]
@@ -284,7 +289,7 @@ class Listening:
         self.ended.append(call)
 
 
-def test_every_call_is_told_with_its_arguments_by_name_and_what_came_of_it() -> None:
+def test_every_call_is_recorded_with_its_named_arguments_and_outcome() -> None:
     listening = Listening()
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")

@@ -1,4 +1,4 @@
-"""``holdfast sim``: it explores, says how far it has come, and says how to see a failure again."""
+"""``holdfast sim`` explores seeds, reports its progress, and prints the command that replays a failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_runs_for_the_requested_time() -> None:
     assert re.search(r"^seeds? 7", completed.output)
 
 
-def test_a_failure_ends_it_with_the_line_that_shows_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_prints_the_command_that_replays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_to_simulate.py").write_text(BROKEN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -62,7 +62,7 @@ def test_a_failure_ends_it_with_the_line_that_shows_it_again(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "no_such_module_here:x", "holdfast:NoSuchName"])
-def test_a_scenario_that_is_not_there_is_refused(wrong: str) -> None:
+def test_a_missing_scenario_is_refused(wrong: str) -> None:
     completed = sim("--scenario", wrong)
     assert completed.exit_code == 2
     assert wrong.split(":")[0] in completed.stderr

@@ -1,4 +1,4 @@
-"""Every operation of the disk on the write path of a run, as the moment in which it goes wrong, one after the other."""
+"""Faults at every disk operation on the write path of a run, one after the other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ShortWork(ShortLoop):
 def at_every_operation(
     name: FaultName, scenario: Callable[[int], AgentScenario], *, step: int = 1, on: str = ""
 ) -> list[Report]:
-    """The reports of simulations in which a fault strikes at the first operation, at the second, and so on."""
+    """Yield the reports of simulations with a fault at the first operation, at the second, and so on."""
     reports: list[Report] = []
     for after in range(0, MOST, step):
         rules = [Fault(name, 1, on=on, after=after, at_most=1)]
@@ -58,9 +58,7 @@ def at_every_operation(
 
 @pytest.mark.parametrize("scenario", [ShortLoop, ShortWork])
 @pytest.mark.parametrize("name", ["CrashBeforeWrite", "CrashAfterWrite"])
-def test_a_crash_at_every_call_of_a_store_loses_nothing_and_repeats_nothing(
-    name: FaultName, scenario: type[AgentScenario]
-) -> None:
+def test_a_crash_at_any_store_call_loses_and_repeats_nothing(name: FaultName, scenario: type[AgentScenario]) -> None:
     kind = "call " if name == "CrashBeforeWrite" else "answer "
     assert len(at_every_operation(name, scenario, on=kind)) >= 8
 
@@ -77,7 +75,7 @@ def test_a_crash_at_every_call_of_a_store_loses_nothing_and_repeats_nothing(
         ("StorageWriteFail", ShortWork, 8, 15),
     ],
 )
-def test_a_failure_at_operations_of_the_disk_loses_nothing_and_repeats_nothing(
+def test_a_failure_at_a_disk_operation_loses_and_repeats_nothing(
     name: FaultName, scenario: type[AgentScenario], step: int, least: int
 ) -> None:
     assert len(at_every_operation(name, scenario, step=step)) > least
@@ -111,7 +109,7 @@ def usual_loops(seed: int) -> AgentScenario:
         "ProcessPause",
     ],
 )
-def test_a_failure_at_every_operation_loses_nothing_and_repeats_nothing(
+def test_a_failure_at_any_operation_loses_and_repeats_nothing(
     name: FaultName, scenario: Callable[[int], AgentScenario]
 ) -> None:
     assert len(at_every_operation(name, scenario)) > 5

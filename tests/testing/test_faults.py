@@ -1,4 +1,4 @@
-"""Faults by name and by rule: each strikes where its rule says, and does what its name says."""
+"""Faults and their rules: each occurs as its rule specifies, and has the documented effect."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def struck(which: Faults, times: int, what: str = "sim.db-wal") -> list[bool]:
     return [which.at("write", what) is not None for _ in range(times)]
 
 
-def test_a_rule_strikes_as_often_as_its_probability_says() -> None:
+def test_a_rule_applies_with_its_probability() -> None:
     hits = sum(struck(rules(Fault("StorageWriteFail", 0.2)), 10_000))
     assert 1_800 < hits < 2_200
     assert not any(struck(rules(Fault("StorageWriteFail", 0)), 100))
     assert all(struck(rules(Fault("StorageWriteFail", 1)), 100))
 
 
-def test_the_first_ones_pass_and_then_it_happens_so_often() -> None:
+def test_a_rule_skips_some_operations_and_then_applies_to_a_number_of_them() -> None:
     assert struck(rules(Fault("StorageWriteFail", 1, after=2, at_most=3)), 7) == [False] * 2 + [True] * 3 + [False] * 2
 
 
-def test_operations_that_are_not_meant_are_not_counted() -> None:
+def test_a_rule_counts_only_its_own_operations() -> None:
     only = rules(Fault("StorageWriteFail", 1, on="write sim.db-wal", after=1))
     assert only.at("write", "sim.db") is None
     assert only.at("write", "sim.db-wal") is None
@@ -44,20 +44,20 @@ def test_operations_that_are_not_meant_are_not_counted() -> None:
     assert only.at("sync", "sim.db-wal") is None
 
 
-def test_the_first_rule_wins_and_each_is_counted() -> None:
+def test_the_first_matching_rule_applies_and_every_fault_is_counted() -> None:
     both = rules(Fault("CrashBeforeWrite", 1, at_most=1), Fault("StorageWriteFail", 1))
     names = [actual.name for actual in (both.at("write", "a"), both.at("write", "a")) if actual is not None]
     assert names == ["CrashBeforeWrite", "StorageWriteFail"]
     assert both.happened == {"CrashBeforeWrite": 1, "StorageWriteFail": 1}
 
 
-def test_nothing_strikes_once_they_have_stopped() -> None:
+def test_no_fault_occurs_after_the_stop() -> None:
     stopped = rules(Fault("StorageWriteFail", 1))
     stopped.stop()
     assert not any(struck(stopped, 10))
 
 
-def test_how_long_it_lasts_is_drawn_between_what_the_rule_says() -> None:
+def test_the_duration_of_a_fault_is_in_the_range_of_its_rule() -> None:
     drawn = rules(Fault("StorageLatency", 1, ms=(5, 9)))
     actual = {number.ms for number in (drawn.at("read", "a") for _ in range(200)) if number is not None}
     assert actual == {5, 6, 7, 8, 9}
@@ -71,14 +71,14 @@ def test_an_unknown_fault_and_an_invalid_probability_are_refused() -> None:
         Fault("PowerCut", 20)
 
 
-def test_every_fault_is_explained_and_has_its_operations() -> None:
+def test_every_fault_has_a_description_and_operations() -> None:
     assert {*KINDS} == {*NAMES}
     for name in NAMES:
         assert f"``{name}``" in str(faults.__doc__)
         assert f"| `{name}` |" in PAGE
 
 
-def test_mixed_faults_are_all_of_them_or_some() -> None:
+def test_mixed_faults_can_be_limited_to_some() -> None:
     assert [fault.name for fault in mixed(0.1)] == [*NAMES]
     some = [tuple(fault.name for fault in mixed(0.1, Random(seed))) for seed in range(20)]
     assert len({*some}) > 15
@@ -102,7 +102,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_fault_strikes_by_itself_and_breaks_no_promise(name: FaultName) -> None:
+def test_each_fault_alone_breaks_no_promise(name: FaultName) -> None:
     often = {"start": 1.0, "tool": 1.0, "sync": 0.2, "lock": 0.2}.get(ON.get(name, KINDS[name][0]), 0.02)
     rule = Fault(name, often, on=ON.get(name, ""), at_most=4)
     report = Simulation(11, AgentScenario(11, runs=2, processes=2), faults=[rule]).run()
@@ -111,7 +111,7 @@ def test_each_fault_strikes_by_itself_and_breaks_no_promise(name: FaultName) -> 
     assert SAID.get(name, name) in report.trace
 
 
-def test_without_faults_nothing_goes_wrong_and_nothing_is_done_twice() -> None:
+def test_without_faults_no_call_fails_or_is_repeated() -> None:
     report = Simulation(12, AgentScenario(12), faults=[]).run()
     assert report.violation is None
     assert report.faults == {}

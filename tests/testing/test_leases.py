@@ -36,7 +36,7 @@ def test_a_lease_is_never_taken_from_a_live_holder_with_slow_tools(seed: int, sc
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_one_clock_that_jumps_takes_no_lease_from_a_holder_that_lives(seed: int) -> None:
+def test_one_jumping_clock_takes_no_lease_from_a_live_holder(seed: int) -> None:
     jump = Fault("ClockJump", 0.1, on="worker", after=20, at_most=1, ms=(40_000, 900_000))
     report = Simulation(seed, Undisturbed(seed), faults=[SLOW_TOOLS, jump]).run()
     assert report.violation is None
@@ -45,8 +45,8 @@ def test_one_clock_that_jumps_takes_no_lease_from_a_holder_that_lives(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_holder_that_stood_still_for_longer_than_its_lease_can_write_no_more(seed: int) -> None:
-    """Another worker has continued the run, and finds its own steps in their place."""
+def test_a_holder_paused_for_longer_than_its_lease_cannot_write(seed: int) -> None:
+    """Another worker has continued the run with its own steps."""
     pauses = Fault("ProcessPause", 0.03, on="worker", ms=(60_000, 120_000))
     fenced = 0
     for offset in range(4):

@@ -1,4 +1,4 @@
-"""The simulated machine: what the dead write does not arrive, and a power cut leaves what a disk may leave."""
+"""The simulated machine: dead processes write nothing, and a power cut leaves a state that a disk may have."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_commits_outlive_their_process(machine: Machine) -> None:
     assert names(machine) == ["a", "first"]
 
 
-def test_uncommitted_writes_die_with_their_process_and_hold_no_lock(machine: Machine) -> None:
+def test_uncommitted_writes_of_a_dead_process_are_lost_and_hold_no_lock(machine: Machine) -> None:
     dead, living = User(machine), User(machine)
     dead.connection.execute("BEGIN IMMEDIATE")
     dead.insert("a")
@@ -79,7 +79,7 @@ def test_uncommitted_writes_die_with_their_process_and_hold_no_lock(machine: Mac
     living.die()
 
 
-def test_the_dead_write_nothing(machine: Machine) -> None:
+def test_a_dead_process_writes_nothing(machine: Machine) -> None:
     user = User(machine)
     user.disk.is_dead = True
     before = machine.wreck.files("kept", Random(1))
@@ -93,7 +93,7 @@ def test_the_dead_write_nothing(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("name", "on", "there"), [("CrashBeforeWrite", "sync", ["first"]), ("CrashAfterWrite", "sync", ["a", "first"])]
 )
-def test_a_crash_before_the_flush_and_one_after_it(machine: Machine, name: str, on: str, there: list[str]) -> None:
+def test_a_crash_before_and_after_the_flush(machine: Machine, name: str, on: str, there: list[str]) -> None:
     user = User(machine)
     fail(machine, Fault(name, 1, on=f"{on} {DATABASE}-wal"))  # type: ignore[arg-type]
     with pytest.raises(Unavailable):
@@ -116,7 +116,7 @@ def test_a_write_is_torn_in_the_middle(machine: Machine) -> None:
     assert names(machine) == ["first"]
 
 
-def test_a_full_disk_is_full_until_its_time_is_over(machine: Machine) -> None:
+def test_a_full_disk_recovers_after_its_duration(machine: Machine) -> None:
     user = User(machine)
     fail(machine, Fault("DiskFull", 1, at_most=1, ms=(500, 500)))
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_a_full_disk_is_full_until_its_time_is_over(machine: Machine) -> None:
     user.die()
 
 
-def test_latency_is_time_that_passes(machine: Machine) -> None:
+def test_latency_advances_the_simulated_time(machine: Machine) -> None:
     user = User(machine)
     fail(machine, Fault("StorageLatency", 1, on="sync", ms=(700, 700)))
     before = machine.now_us
@@ -148,7 +148,7 @@ def test_a_busy_database_is_waited_for_in_simulated_time(machine: Machine) -> No
     user.die()
 
 
-def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
+def test_a_power_cut_affects_all_processes(machine: Machine) -> None:
     first, second = User(machine), User(machine)
     fail(machine, Fault("LostWrites", 1, on="write", at_most=1))
     with pytest.raises(Unavailable):
@@ -166,7 +166,7 @@ def test_power_that_is_gone_is_gone_for_all(machine: Machine) -> None:
 
 
 def test_an_unflushed_commit_is_tracked_until_the_log_is_flushed(machine: Machine) -> None:
-    """A write of a process that died before the flush may be found by the next process, and still be lost in a power cut."""
+    """A write of a process that died before the flush may be visible to the next process and still be lost in a power cut."""
     dead = User(machine)
     fail(machine, Fault("CrashBeforeWrite", 1, on=f"sync {DATABASE}-wal"))
     with pytest.raises(Unavailable):
@@ -199,7 +199,7 @@ def test_every_simulation_begins_with_the_same_file() -> None:
     assert template().startswith(b"SQLite format 3")
 
 
-def test_faults_are_told(machine: Machine, said: list[str]) -> None:
+def test_faults_are_written_to_the_trace(machine: Machine, said: list[str]) -> None:
     user = User(machine)
     fail(machine, Fault("StorageLatency", 1, on="sync", ms=(3, 3)))
     user.insert("a")
@@ -207,8 +207,8 @@ def test_faults_are_told(machine: Machine, said: list[str]) -> None:
     user.die()
 
 
-def test_a_connection_that_could_not_be_made_is_closed_at_once(machine: Machine) -> None:
-    """Otherwise it is closed whenever the garbage is collected, and writes to the file then."""
+def test_a_failed_connection_is_closed_immediately(machine: Machine) -> None:
+    """Otherwise the garbage collector closes it at any time, and it writes to the file then."""
     user = User(machine)
     before, failed = len(apsw.connections()), 0
     for after in range(12):

@@ -1,4 +1,4 @@
-"""The same seed gives the same simulation, byte for byte: twice, in another folder, in another process."""
+"""The same seed gives the same simulation, byte for byte, also in another folder or process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def digest(trace: str) -> str:
 
 
 @pytest.mark.parametrize("seed", [4, 9])
-def test_the_same_seed_twice_is_the_same_trace(seed: int) -> None:
+def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     assert simulate(seed) == simulate(seed)
 
 
-def test_another_seed_is_another_trace() -> None:
+def test_another_seed_gives_another_trace() -> None:
     assert simulate(4).trace != simulate(5).trace
 
 
-def test_the_folder_makes_no_difference(tmp_path: Path) -> None:
+def test_the_trace_does_not_depend_on_the_folder(tmp_path: Path) -> None:
     here = simulate(6)
     deep = tmp_path / "a folder" / ("with a long name " * 3)
     deep.mkdir(parents=True)
@@ -44,7 +44,7 @@ def test_the_folder_makes_no_difference(tmp_path: Path) -> None:
     assert here == existing
 
 
-def test_processes_with_other_hash_seeds_and_folders_agree(tmp_path: Path) -> None:
+def test_the_trace_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     actual = []
     for hash_seed in ("1", "4242"):
         folder = tmp_path / hash_seed
@@ -63,7 +63,7 @@ class Careless(AgentScenario):
     durability = "normal"
 
 
-def test_a_failure_replays_three_times_of_three() -> None:
+def test_a_failure_is_replayed_every_time() -> None:
     cuts = [Fault("LostWrites", 0.01)]
     reports = (Simulation(seed, Careless(seed), faults=cuts).run() for seed in range(20))
     failed = next(report for report in reports if report.violation)

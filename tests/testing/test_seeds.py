@@ -1,4 +1,4 @@
-"""Many seeds: whatever goes wrong, no promise is broken and everything comes to its end."""
+"""Many seeds: no fault breaks a promise, and every run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation notices defects: each of these, planted in a store, the engine or a worker, is found within a few seeds."""
+"""The simulation detects defects: each of these, planted in a store, the engine or a worker, is found within a few seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def query(queries: Any, name: str, old: str, new: str) -> Plant:
-    """A query that says something else."""
+    """Replace a query."""
 
     def plant() -> AbstractContextManager[Any]:
         actual = queries.by_name[name]
@@ -42,12 +42,12 @@ def query(queries: Any, name: str, old: str, new: str) -> Plant:
 
 
 def patched(target: Any, name: str, new: Any) -> Plant:
-    """Something of a module or a class that is something else."""
+    """Replace an attribute of a module or a class."""
     return lambda: mock.patch.object(target, name, new)
 
 
 def all_of(*plants: Plant) -> Plant:
-    """Several defects that are one together."""
+    """Combine several defects."""
 
     def plant() -> AbstractContextManager[Any]:
         stack = ExitStack()
@@ -61,7 +61,7 @@ def all_of(*plants: Plant) -> Plant:
 async def step_that_is_not_written(
     self: Any, run_id: str, *, epoch: int, iteration: int, state: Any, **kwargs: Any
 ) -> Any:
-    """Answers as if the step had been committed."""
+    """Return as if the step had been committed."""
     arguments = {name: value for name, value in kwargs.items() if name not in ("stop_reason", "pause_until")}
     defaults = {"messages": (), "tool_calls": (), "usage": None, "last_tool_result": None, "snapshot": None}
     new = step_log.new_step(
@@ -72,7 +72,7 @@ async def step_that_is_not_written(
 
 
 async def intend_that_is_not_written(self: Any, run_id: str, *, epoch: int, calls: Sequence[Any]) -> Any:
-    """Answers as if the calls had been recorded."""
+    """Return as if the calls had been recorded."""
     intent = ledger.Intent(
         self._scope.stored_tenant, run_id, epoch, ledger.stored_calls(calls, self._scope.limits), 0, 256
     )
@@ -99,9 +99,9 @@ def awake_at_any_time(run: Any, *, is_visible: bool, now_us: int) -> Any:
 REAL_JUDGE = leases.judge
 
 
-def begun_whatever_it_is(there: Any, new: Any, *, epoch: int, now_us: int) -> bool:
+def begun_whatever_it_is(existing: Any, new: Any, *, epoch: int, now_us: int) -> bool:
     """A ledger that lets any call be made again."""
-    return bool(there.status in ledger.OPEN_STATUSES)
+    return bool(existing.status in ledger.OPEN_STATUSES)
 
 
 class AnswersFirst(SimulatedEngine):
@@ -201,7 +201,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_the_simulation_notices(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_the_simulation_detects(name: str, record_property: Callable[[str, object], None]) -> None:
     defect = DEFECTS[name]
     with defect.plant():
         for seed in range(MAX_SEEDS):
@@ -215,6 +215,6 @@ def test_the_simulation_notices(name: str, record_property: Callable[[str, objec
 
 @pytest.mark.parametrize("faults", [LONG_PAUSES, DEATHS, CUTS, FAILURES], ids=["pauses", "deaths", "cuts", "failures"])
 @pytest.mark.parametrize("scenario", [AgentScenario, LoopScenario])
-def test_nothing_is_noticed_where_nothing_is_wrong(scenario: type[AgentScenario], faults: Sequence[Fault]) -> None:
+def test_without_a_defect_nothing_is_reported(scenario: type[AgentScenario], faults: Sequence[Fault]) -> None:
     for seed in range(2):
         assert Simulation(seed, scenario(seed), faults=faults).run().violation is None

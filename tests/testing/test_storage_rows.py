@@ -53,12 +53,14 @@ class AgentRecords(Scenario):
         for id in self.kept[first::2]:
             await self.make(process, id)
             existing = await process.insist(lambda id=id: process.tenant("acme").agents.get(id))
-            if existing.name == id:
+            if existing.display_name == id:
                 await self.rename(process, id, existing.version)
         await self.make(process, f"doomed-{first}")
-        await process.insist(lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", name="x")))
+        await process.insist(
+            lambda: process.tenant("acme").agents.upsert(NewAgent(id=f"doomed-{first}", display_name="x"))
+        )
         await process.insist(lambda: process.tenant("acme").agents.delete(f"doomed-{first}"))
-        assert await process.insist(lambda: process.tenant("acme").agents.find(f"doomed-{first}")) is None
+        assert await process.insist(lambda: process.tenant("acme").agents.by_ids([f"doomed-{first}"])) == []
         listed = await process.insist(process.tenant("acme").agents.list)
         assert {*self.kept[first::2]} <= {agent.id for agent in listed}
         self.done.add(process.name)
@@ -66,7 +68,9 @@ class AgentRecords(Scenario):
     async def make(self, process: Process, id: str) -> None:
         try:
             await process.insist(
-                lambda: process.tenant("acme").agents.create(NewAgent(name=id, id=id, tags=["all"], system="be kind"))
+                lambda: process.tenant("acme").agents.create(
+                    NewAgent(id=id, display_name=id, tags=["all"], system="be kind")
+                )
             )
         except AlreadyExists:
             process.say(f"finds {id} there, from a try whose answer was lost")
@@ -75,14 +79,14 @@ class AgentRecords(Scenario):
         try:
             await process.insist(
                 lambda: process.tenant("acme").agents.update(
-                    id, change=AgentChange(name=f"{id} renamed"), version=version
+                    id, change=AgentChange(display_name=f"{id} renamed"), version=version
                 )
             )
         except Conflict:
             process.say(f"finds {id} renamed, by a try whose answer was lost")
 
     def finished(self, observer: Observer) -> bool:
-        names = observer.select("SELECT id, name FROM agents ORDER BY id")
+        names = observer.select("SELECT id, display_name FROM agents WHERE deleted_at IS NULL ORDER BY id")
         return names == [(id, f"{id} renamed") for id in self.kept] and {"first", "second"} <= self.done
 
 
@@ -161,7 +165,7 @@ class OneRun(Scenario):
 
 @pytest.mark.parametrize("step", range(1, STEPS))
 def test_checkpoint_survives_crash__resume_at_the_correct_iteration(step: int) -> None:
-    """The process dies after the checkpoint is written and before it hears so: it is there, and not done again."""
+    """The process dies after the checkpoint is written and before the answer: the step exists and is not repeated."""
     scenario = OneRun()
     rule = Fault("CrashAfterWrite", 1, on="answer runs.step", after=step - 1, at_most=1)
     assert passed(step, scenario, [rule]).faults == {"CrashAfterWrite": 1}
@@ -172,7 +176,7 @@ def test_checkpoint_survives_crash__resume_at_the_correct_iteration(step: int) -
 
 @pytest.mark.parametrize("step", range(1, STEPS))
 def test_checkpoint_lost__restart_at_the_last_checkpoint(step: int) -> None:
-    """The process dies before the checkpoint is written: the one before is there, and the step is done again."""
+    """The process dies before the checkpoint is written: the previous one is loaded, and the step is repeated."""
     scenario = OneRun()
     rule = Fault("CrashBeforeWrite", 1, on="call runs.step", after=step - 1, at_most=1)
     assert passed(step, scenario, [rule]).faults == {"CrashBeforeWrite": 1}
@@ -198,7 +202,7 @@ class HandOver(OneRun):
 
 
 def test_session_handoff__a_new_instance_resumes_exactly() -> None:
-    """Without any fault: what one instance left is what the next one finds."""
+    """Without faults, a new instance finds exactly the state of the previous one."""
     for seed in range(3):
         scenario = HandOver(instances=3)
         passed(seed, scenario, [])
@@ -216,7 +220,7 @@ def test_session_handoff__a_new_instance_resumes_exactly() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pause_survives_crash__pause_state_restored(seed: int) -> None:
-    """The process dies right after it has paused the run: the run is claimed again when the pause is over, not before."""
+    """The process dies right after pausing the run, which is claimed again only when the pause is over."""
     scenario = OneRun(pause_at=3)
     rules = [Fault("CrashAfterWrite", 1, on="answer runs.step", after=2, at_most=1), Fault("ProcessDeath", 0.02)]
     report = passed(seed, scenario, rules)
@@ -256,7 +260,7 @@ class Talking(Scenario):
 
 
 def test_message_ordering__messages_in_correct_order_whatever_the_disk_takes() -> None:
-    """That they have no gap and come in one order is checked after every event; each speaker also finds its own in order."""
+    """The order and gaps are checked after every event; each speaker also finds its own messages in order."""
     slow = 0
     for seed in range(5):
         report = passed(seed, Talking(), [Fault("StorageLatency", 0.3), Fault("ClockJump", 0.05)])
@@ -265,7 +269,7 @@ def test_message_ordering__messages_in_correct_order_whatever_the_disk_takes() -
 
 
 def test_high_load__no_data_corruption_with_mixed_faults() -> None:
-    """A tenth of all calls meet a fault, with more runs and workers than usual; nothing is lost, torn or done twice."""
+    """A tenth of all calls fail, with more runs and workers than usual; no write is lost, torn or repeated."""
     struck: set[str] = set()
     for seed, kind in ((1, AgentScenario), (2, LoopScenario)):
         report = passed(seed, kind(seed, runs=6, processes=3, workers=3), mixed(0.1))

@@ -265,5 +265,5 @@ def test_paths_with_any_name_can_be_printed() -> None:
     ],
     ids=["nothing", "directory", "link", "file"],
 )
-def test_contents_that_need_no_reading(entry: TreeEntry | None, content: bytes | None) -> None:
+def test_the_content_of_an_entry_without_pieces_is_known(entry: TreeEntry | None, content: bytes | None) -> None:
     assert content_of(entry) == content

@@ -23,7 +23,7 @@ def ignored(pattern: str, paths: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "paths", "found"),
+    ("pattern", "paths", "matched"),
     [
         ("a", "a b/a b/c/a ab ba A", "a b/a b/c/a"),
         ("/a", "a b/a", "a"),
@@ -49,12 +49,12 @@ def ignored(pattern: str, paths: str) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_what_a_pattern_matches(pattern: str, paths: str, found: str) -> None:
-    assert ignored(pattern, paths) == found
+def test_what_a_pattern_matches(pattern: str, paths: str, matched: str) -> None:
+    assert ignored(pattern, paths) == matched
 
 
 @pytest.mark.parametrize(
-    ("pattern", "paths", "found"),
+    ("pattern", "paths", "matched"),
     [
         ("[ab]", "a b c ab", "a b"),
         ("[!ab]", "a b c", "c"),
@@ -91,8 +91,8 @@ def test_what_a_pattern_matches(pattern: str, paths: str, found: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_what_a_set_of_characters_matches(pattern: str, paths: str, found: str) -> None:
-    assert ignored(pattern, paths) == found
+def test_what_a_set_of_characters_matches(pattern: str, paths: str, matched: str) -> None:
+    assert ignored(pattern, paths) == matched
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,9 @@ def test_always_squashes_at_any_cost(acme: TenantHandle, run: str) -> None:
     assert intact(acme, [second.id])
 
 
-def test_more_objects_than_are_held_at_once(acme: TenantHandle, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_can_have_more_objects_than_one_batch(
+    acme: TenantHandle, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(squash_module, "HELD_BATCH", 3)
     many = [body(number, 500) for number in range(10)]
     first = forge(acme, run, [*many, body(99, 20_000)])

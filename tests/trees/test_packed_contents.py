@@ -196,7 +196,7 @@ def test_after_the_maximum_of_pieces_the_whole_is_stored_again(times: int, piece
 @pytest.mark.parametrize(
     "content", [b"Other and longer", b"before", b"befor", b"", b"x"], ids=["other", "same", "shorter", "empty", "one"]
 )
-def test_otherwise_changed_content_is_stored_whole(content: bytes) -> None:
+def test_content_changed_in_another_way_is_stored_whole(content: bytes) -> None:
     was = TreeEntry("x", "file", 0o644, 0, 6, "", digest_of(b"before"), (ContentPiece(b"o" * 32, 0, 6),))
     packer = Packer()
     slot = packer.add_small(content, was)

@@ -24,7 +24,7 @@ class Shorten:
     def choose(self, history: CompactionHistory, policy: CompactionPolicy) -> CompactionChanges:
         chosen = [message.id for message in history.removable]
         content = [{"type": "text", "text": "cut"}]
-        rewrite = {each: content for each in chosen[1::2] if history.tokens[each] > history.count(content)}
+        rewrite = {item: content for item in chosen[1::2] if history.tokens[item] > history.count(content)}
         return CompactionChanges(remove=chosen[::2], rewrite=rewrite, summarize=False)
 
 
@@ -43,15 +43,15 @@ def _record(world: World) -> Arguments | None:
     session = world.session(filled=True)
     if session is None:
         return None
-    removed = [each.id for each in world.tenant.messages.list(session.id)[:-1]]
+    removed = [item.id for item in world.tenant.messages.list(session.id)[:-1]]
     return (session.id,), {"strategy": "own", "removed": removed[:2], "summary": "s"}
 
 
 @maker("compactions.archive", before="compactions.record")
 def _archive(world: World) -> Arguments | None:
     for session in world.tenant.sessions.list():
-        live = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
-        messages = [each.id for each in world.tenant.messages.list(session.id) if not each.is_summary]
+        live = [item for item in world.tenant.compactions.history(session.id) if item.rolled_back_at is None]
+        messages = [item.id for item in world.tenant.messages.list(session.id) if not item.is_summary]
         if live and messages:
             return (live[0].id, messages[:1]), {}
     return None
@@ -60,8 +60,8 @@ def _archive(world: World) -> Arguments | None:
 @maker("compactions.rollback", before="compactions.compact")
 def _rollback(world: World) -> Arguments | None:
     """Usually an event that can be rolled back; sometimes one that cannot, because a newer one exists. One event remains."""
-    found = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
-    return ((world.random.choice(found).id,), {}) if len(found) > 1 else None
+    candidates = [event for session in world.tenant.sessions.list() for event in _live(world, session)]
+    return ((world.random.choice(candidates).id,), {}) if len(candidates) > 1 else None
 
 
 @maker("compactions.attach")
@@ -75,8 +75,8 @@ def _attach(world: World) -> Arguments | None:
 @maker("compactions.detach", before="compactions.attach")
 def _detach(world: World) -> Arguments | None:
     """Usually detach from a session, sometimes from the agent; one session keeps its policy."""
-    attached = {each.id: world.tenant.compactions.attached(each.id) for each in world.tenant.sessions.list()}
-    own = [each for each, policy in attached.items() if policy == POLICY]
+    attached = {item.id: world.tenant.compactions.attached(item.id) for item in world.tenant.sessions.list()}
+    own = [item for item, policy in attached.items() if policy == POLICY]
     if len(own) < 2:
         return None
     if AGENTS_POLICY in attached.values() and world.random.random() < 0.3:
@@ -86,11 +86,11 @@ def _detach(world: World) -> Arguments | None:
 
 def _compactable(world: World) -> Session | None:
     """Return a session with messages that a compaction can remove."""
-    found = [each for each in world.tenant.sessions.list() if each.message_count > 2]
-    found = [each for each in found if world.tenant.compactions.plan(each.id, POLICY).tokens_before > 40]
-    return world.random.choice(found) if found else None
+    candidates = [item for item in world.tenant.sessions.list() if item.message_count > 2]
+    candidates = [item for item in candidates if world.tenant.compactions.plan(item.id, POLICY).tokens_before > 40]
+    return world.random.choice(candidates) if candidates else None
 
 
 def _live(world: World, session: Session) -> list[CompactionEvent]:
-    events = [each for each in world.tenant.compactions.history(session.id) if each.rolled_back_at is None]
+    events = [item for item in world.tenant.compactions.history(session.id) if item.rolled_back_at is None]
     return events[:1] if world.random.random() < 0.8 else events

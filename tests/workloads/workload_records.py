@@ -22,23 +22,25 @@ class RecordMakers:
     def __init__(self, name: str, samples: Samples) -> None:
         self._name, self._samples = name, samples
         long = [
-            each
-            for each in samples.declared.new_fields
-            if each.kind == "text" and each.marker(Limited) and each.marker(Limited).limit in LONG
+            item
+            for item in samples.declared.new_fields
+            if item.kind == "text" and item.marker(Limited) and item.marker(Limited).limit in LONG
         ]
-        self._long = [each.name for each in long]
-        self._references = [(each.name, referenced_store(each)[0]) for each in samples.declared.references]
+        self._long = [item.name for item in long]
+        self._references = [(item.name, referenced_store(item)[0]) for item in samples.declared.references]
         before = {"before": f"{self._references[0][1]}.create"} if self._references else {}
         maker(f"{name}.create", **before)(self.new)
         maker(f"{name}.upsert", **before)(self.new)
         maker(f"{name}.update", before=f"{name}.create")(self.update)
         maker(f"{name}.delete", before=f"{name}.create")(self.key)
+        if samples.has_secrets:
+            maker(f"{name}.reveal", before=f"{name}.create")(self.key)
         if samples.is_soft:
             maker(f"{name}.restore", before=f"{name}.create")(self.any_key)
 
     def new(self, world: World) -> Arguments | None:
         """Return arguments for create and upsert."""
-        values = {each: world.text() or "text" for each in self._long}
+        values = {item: world.text() or "text" for item in self._long}
         references = self._existing_references(world)
         if references is None:
             return None
@@ -51,7 +53,7 @@ class RecordMakers:
         if key is None or references is None:
             return None
         change = self._samples.change(world.random.randrange(NUMBERS))
-        editable = {each.name for each in self._samples.declared.editable}
+        editable = {item.name for item in self._samples.declared.editable}
         references = {name: value for name, value in references.items() if name in editable}
         return key, {"change": structs.replace(change, **references)}
 

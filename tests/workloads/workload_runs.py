@@ -23,6 +23,23 @@ SAFETY: tuple[Safety, ...] = ("idempotent", "at_most_once", "ask")
 # Agents and blocks
 
 
+@maker("agents.share", before="agents.create")
+def _share(world: World) -> Arguments | None:
+    existing = _agent(world)
+    role = world.random.choice(("user", "admin", "operator"))
+    return None if existing is None else ((existing.id, world.random.choice("abc")), {"role": role})
+
+
+@maker("agents.revoke_share", before="agents.share")
+def _revoke_share(world: World) -> Arguments | None:
+    agents = world.tenant.agents.list()
+    shares = [share for agent in agents for share in world.tenant.agents.list_shares(agent.id)]
+    if not shares:
+        return None
+    share = world.random.choice(shares)
+    return (share.agent, share.user), {}
+
+
 @maker("blocks.save", before="agents.create")
 def _save_blocks(world: World) -> Arguments | None:
     existing = _agent(world)

@@ -498,6 +498,7 @@ from tests.workloads import (  # noqa: E402
     workload_channels,  # noqa: F401
     workload_checkpoints,  # noqa: F401
     workload_compactions,  # noqa: F401
+    workload_config,  # noqa: F401
     workload_crewai,  # noqa: F401
     workload_grants,  # noqa: F401
     workload_kagent,  # noqa: F401

@@ -94,7 +94,7 @@ def around(tmp_path: Path) -> Around:
     return Around(tmp_path)
 
 
-def test_there_are_enough_hostile_archives() -> None:
+def test_at_least_sixty_hostile_archives_are_tested() -> None:
     assert len(ESCAPES) + len(BYTES) >= 60
 
 

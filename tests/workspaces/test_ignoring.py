@@ -117,7 +117,7 @@ def test_patterns_that_git_is_known_for() -> None:
     assert ignores("d/build", True)
 
 
-def test_lines_that_say_nothing_ignore_nothing() -> None:
+def test_empty_lines_and_comments_ignore_nothing() -> None:
     for line in ("", "   ", "# comment", "/", "!", "!/"):
         assert not IgnoreRules([line])("anything", True), line
 
@@ -136,7 +136,7 @@ def test_bad_patterns_are_refused() -> None:
         IgnoreRules(["a"] * (MAX_PATTERNS + 1))
 
 
-def test_the_file_in_the_root(tmp_path: Path) -> None:
+def test_the_ignore_file_in_the_root_is_read(tmp_path: Path) -> None:
     assert in_root(str(tmp_path)) == []
     file = tmp_path / ".holdfastignore"
     file.write_bytes(b"a\r\nb\n\xff\n")

@@ -104,7 +104,7 @@ def test_an_upper_directory_is_a_snapshot_of_both(small: World, lower: Path, upp
     check_both(small, lower, upper, mark)
 
 
-def test_and_so_it_is_on_every_engine(world: World, lower: Path, upper: Path) -> None:
+def test_a_capture_of_an_upper_directory_works_on_every_engine(world: World, lower: Path, upper: Path) -> None:
     check_both(world, lower, upper, of_files)
 
 
@@ -135,7 +135,7 @@ def test_an_opaque_root_hides_everything(small: World, lower: Path, tmp_path: Pa
     assert small.described(captured.snapshot).keys() == {"only"}
 
 
-def test_captures_of_the_upper_directory_follow_each_other(small: World, lower: Path, upper: Path) -> None:
+def test_the_upper_directory_is_captured_repeatedly(small: World, lower: Path, upper: Path) -> None:
     base = small.capture(lower).snapshot
     of_files(upper)
     first = small.acme.workspaces.capture_upper(small.run_id, upper, base=base.id)
@@ -162,7 +162,7 @@ def test_an_upper_directory_with_unsupported_mount_options_is_rejected(
     assert len(small.acme.snapshots.list()) == 1
 
 
-def test_a_device_is_no_whiteout(small: World, lower: Path, upper: Path) -> None:
+def test_a_device_other_than_a_whiteout_is_reported(small: World, lower: Path, upper: Path) -> None:
     try:
         os.mknod(upper / "keep", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import FixedClock, Holdfast, Limits, NewMessage, TenantHandle
 from holdfast.core import packs
-from holdfast.errors import HoldfastError
+from holdfast.errors import Conflict, HoldfastError
 from tests.workspaces.fingerprints import Fingerprint, change, fingerprint, grow
 
 LIMITS = Limits(pack_from_bytes=600, snapshots_per_run=1_000)
@@ -170,8 +170,8 @@ class History:
         if rewound and self._is_there(rewound[0].dirty):
             try:
                 self.acme.workspaces.redo(run, root)
-            except HoldfastError as error:
-                assert "has continued since" in str(error) or "no rewind led" in str(error) or "held by" in str(error)  # noqa: PT017
+            except Conflict as error:
+                assert error.reason in ("run_continued", "nothing_to_redo", "run_held")  # noqa: PT017
 
     def _is_there(self, snapshot: str | None) -> bool:
         return snapshot is not None and any(taken.id == snapshot for taken in self.acme.snapshots.list())

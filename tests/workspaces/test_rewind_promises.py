@@ -257,12 +257,12 @@ CASES = [value for value in list(globals().values()) if isinstance(value, Case)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_holds_on_sqlite(case: Case, tmp_path: Path) -> None:
+def test_each_promise_holds_on_sqlite(case: Case, tmp_path: Path) -> None:
     (leg,) = (leg for leg in sqlite_legs(tmp_path) if leg.name == "sqlite file sync")
     play(case, leg)
 
 
-def test_they_hold_on_postgres(postgres_url: str) -> None:
+def test_all_promises_hold_on_postgres(postgres_url: str) -> None:
     legs = {leg.name: leg for leg in postgres_legs(postgres_url)}
     try:
         for case in CASES:  # on one database: a leg leaves it as it was

@@ -47,7 +47,7 @@ def test_recently_written_files_are_read_again(small: World, tree: Path, monkeyp
     key = next(iter(small.acme.workspaces._async._scope.shared["workspaces"]))
     pictures = small.acme.workspaces._async._scope.shared["workspaces"]
     assert not pictures[key].stats, "all files were written recently"
-    # What a clock that stands still would show: another content, and the same of everything that is looked at.
+    # With a stopped clock, the content changes and every examined field stays the same.
     before = safe_open.stat_of(os.lstat(tree / "README.md"))
     (tree / "README.md").write_bytes(b"# B tree\n")
     monkeypatch.setattr(safe_open, "stat_of", _frozen(safe_open.stat_of, before))
@@ -74,7 +74,7 @@ def _frozen(stat_of: object, was: stat_cache.Stat) -> object:
         (9 * SECOND + 1, 5 * SECOND, False),  # from the future
     ],
 )
-def test_when_a_file_is_at_rest(ctime: int, started: int, is_at_rest: bool) -> None:
+def test_a_file_is_at_rest_after_a_tick(ctime: int, started: int, is_at_rest: bool) -> None:
     assert stat_cache.at_rest((0, 0, 0, ctime, 0), started) is is_at_rest
 
 

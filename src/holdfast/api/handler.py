@@ -197,4 +197,4 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:  # not ASCII, or percent-encoded bytes that are not UTF-8
-        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+        raise InvalidInput("the query is not percent-encoded UTF-8", field="query") from None

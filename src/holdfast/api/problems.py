@@ -50,9 +50,10 @@ class HttpError(HoldfastError):
     status = 400
     name = "about:blank"
 
-    def __init__(self, message: str, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, message: str, *, headers: dict[str, str] | None = None, limit: str = "") -> None:
         super().__init__(message)
         self.headers = headers or {}
+        self.limit = limit
 
 
 class NotAuthenticated(HttpError):
@@ -106,7 +107,7 @@ class HeadTooLarge(HttpError):
 
     def __init__(self, limits: ServerLimits) -> None:
         message = f"the URL and the headers are over the limit header_bytes = {limits.header_bytes:,}"
-        super().__init__(message, headers={"connection": "close"})
+        super().__init__(message, headers={"connection": "close"}, limit="header_bytes")
 
 
 class TooSlow(HttpError):
@@ -147,7 +148,8 @@ def answer(error: Exception, limits: ServerLimits) -> Response:
 def _explain(error: HoldfastError, status: int) -> Problem:
     name = error.name if isinstance(error, HttpError) else type(error).__name__
     title = HTTPStatus(status).phrase if name == "about:blank" else title_of(type(error))
-    return Problem(name, title, status, str(error))
+    fields = {name: getattr(error, name, "") for name in ("field", "limit", "reason")}
+    return Problem(name, title, status, str(error), **fields)
 
 
 def title_of(kind: type[HoldfastError]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any, Union
 
-from msgspec import UNSET, Meta, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 from holdfast import column, errors
 from holdfast.errors import Conflict, HoldfastError
@@ -91,6 +91,8 @@ class _Routes:
             operations.append(self._find())
         if self._soft:
             operations.append(self._restore())
+        if hasattr(self._kind, "reveal"):
+            operations.append(self._reveal())
         return operations
 
     def _list(self) -> Operation:
@@ -168,7 +170,9 @@ class _Routes:
                 raise errors.NotFound(f"{self._noun} {key!r} does not exist", noun=self._noun, key=key)
             return row
 
-        path = f"{self._path}/by-{'-and-'.join(in_path)}/{'/'.join(f'{{{name}}}' for name in in_path)}"
+        # Where a key is any text, "by-name" could be a key.
+        prefix = f"{self._path}/" if self._first.kind == "id" else f"{self._path.removesuffix('s')}-"
+        path = f"{prefix}by-{'-and-'.join(in_path)}/{'/'.join(f'{{{name}}}' for name in in_path)}"
         parameters: Arguments = {name: (str, self._declared.defaults.get(name, UNSET)) for name in names}
         summary = f"Find {self._a_noun} by its {' and '.join(names)}; 404 if it does not exist."
         return self._operation(
@@ -223,6 +227,18 @@ class _Routes:
             "POST", f"{self._one}/restore", "restore", name, self._key_parameters(), self._declared.row, call, summary
         )
 
+    def _reveal(self) -> Operation:
+        secrets = _secrets_type(self._declared.row, tuple(self._declared.secrets))
+
+        async def call(store: Any, arguments: dict[str, Any]) -> Any:
+            return secrets(**await store.reveal(*self._key_of(arguments)))
+
+        summary = f"Return the secrets of {self._a_noun}, decrypted. The activity log gets an entry."
+        name = f"reveal_{_snake(self._noun)}"
+        return self._operation(
+            "POST", f"{self._one}/reveal", "reveal", name, self._key_parameters(), secrets, call, summary
+        )
+
     def _operation(
         self,
         verb: str,
@@ -243,7 +259,7 @@ class _Routes:
         signature_of(function, name, {"tenant": (str, UNSET), **parameters}, returned, summary)
         function.made_from = (self._store, getattr(self._kind, method))  # type: ignore[attr-defined]
         compares = "if_match" in parameters
-        usual: Need = "read" if verb == "GET" else "write"
+        usual: Need = "admin" if method == "reveal" else "read" if verb == "GET" else "write"
         return Operation(
             verb,
             path,
@@ -297,6 +313,13 @@ class _Routes:
 
     def _version_parameters(self) -> Arguments:
         return {"if_match": (IfMatch, None)} if self._versioned else {}
+
+
+def _secrets_type(row: type[Struct], fields: Sequence[Any]) -> Any:
+    """Return the type of a record's secrets, decrypted."""
+    kinds = [(field.name, (dict[str, Any] if "dict" in str(field.type) else str) | None) for field in fields]
+    doc = {"__doc__": f"The decrypted secrets of a {row.__name__}."}
+    return defstruct(f"{row.__name__}Secrets", kinds, namespace=doc, frozen=True)
 
 
 async def _with_precondition(arguments: Mapping[str, Any], change: Any) -> Any:

@@ -66,7 +66,7 @@ async def read_body(request: Request, limits: ServerLimits) -> bytes:
 
 def _too_large(limits: ServerLimits) -> BodyTooLarge:
     message = f"the body is over the limit request_bytes = {limits.request_bytes:,}"
-    return BodyTooLarge(message, headers={"connection": "close"})
+    return BodyTooLarge(message, headers={"connection": "close"}, limit="request_bytes")
 
 
 class Upload:
@@ -111,7 +111,8 @@ class Upload:
                     f"{size:,} bytes of the body arrived in {loop.time() - started_s:.1f} s: slower than "
                     f"transfer_bytes_per_s = {limits.transfer_bytes_per_s:,}, or longer than archive_s = {limits.archive_s:g} s"
                 )
-                raise TooSlow(message, headers={"connection": "close"}) from None
+                limit = "transfer_bytes_per_s" if allowed_s < limits.archive_s else "archive_s"
+                raise TooSlow(message, headers={"connection": "close"}, limit=limit) from None
             if event["type"] == "http.disconnect":
                 raise Disconnected
             size += len(event.get("body", b""))
@@ -120,7 +121,7 @@ class Upload:
 
     def _too_large(self) -> BodyTooLarge:
         message = f"the body is over the limit archive_bytes = {self._limits.archive_bytes:,}"
-        return BodyTooLarge(message, headers={"connection": "close"})
+        return BodyTooLarge(message, headers={"connection": "close"}, limit="archive_bytes")
 
 
 def _content_type(headers: Mapping[bytes, bytes]) -> bytes:

@@ -161,4 +161,4 @@ def _decode(value: str) -> str:
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError:
-        raise InvalidInput("the path is not percent-encoded UTF-8") from None
+        raise InvalidInput("the path is not percent-encoded UTF-8", field="path") from None

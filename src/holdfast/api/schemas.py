@@ -190,6 +190,9 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     status: int
     detail: str
     id: Annotated[str | None, Meta(description="Repeat the request with this id to settle its outcome.")] = None
+    field: Annotated[str, Meta(description="The invalid field, parameter or header.")] = ""
+    limit: Annotated[str, Meta(description="The name of the exceeded limit.")] = ""
+    reason: Annotated[str, Meta(description="Which conflict or refusal, for programs.")] = ""
 
 
 def present_fields(body: Struct) -> dict[str, Any]:
@@ -228,9 +231,9 @@ def decode_first(data: bytes | str, decoders: Sequence[msgspec.json.Decoder[Any]
             return _convert_first(_ANY_JSON.decode(data), [decoder.type for decoder in decoders])
         raise type_errors[0]
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what} is invalid: {error}", field=what) from None
+        raise InvalidInput(f"{what} is invalid: {error}", field=what.removeprefix("the ")) from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidInput(f"{what} is not JSON: {error}", field=what) from None
+        raise InvalidInput(f"{what} is not JSON: {error}", field=what.removeprefix("the ")) from None
     except RecursionError:
         raise LimitExceeded(f"{what} is nested deeper than the limit json_depth", limit="json_depth") from None
 

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from .output import one_line, print_line
 
 _COMMANDS = {
-    "agents": "registry.agents",
+    "agents": "agents.agents",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
@@ -24,6 +24,9 @@ _COMMANDS = {
     "keys": "keys.keys",
     "mcp": "mcp.mcp",
     "migrate": "migrate.migrate",
+    "models": "registry.models",
+    "pairing": "pairing.pairing",
+    "providers": "registry.providers",
     "retention": "retention.retention",
     "runs": "runs.runs",
     "secrets": "secrets.secrets",

@@ -48,8 +48,17 @@ class RecordGroup(click.Group):
     """The names of the commands that every record store has."""
 
 
-def record_commands(store: str, kind: Kind, *, columns: Sequence[str], name: str = "", about: str = "") -> click.Group:
-    """Return a group with the commands ``list``, ``show``, ``create``, ``update``, ``delete`` and, if possible, ``restore``.
+def record_commands(
+    store: str,
+    kind: Kind,
+    *,
+    columns: Sequence[str],
+    name: str = "",
+    about: str = "",
+    named: Mapping[str, str] | None = None,
+) -> click.Group:
+    """Return a group with the commands ``list``, ``show``, ``create``, ``update`` and ``delete``, and with ``restore`` and
+    ``reveal`` if the store can do that.
 
     Args:
         store: the name of the store on a tenant's handle.
@@ -57,13 +66,14 @@ def record_commands(store: str, kind: Kind, *, columns: Sequence[str], name: str
         columns: the fields that ``list`` shows.
         name: the name of the group; by default that of the store.
         about: the help text of the group.
+        named: fields that contain the id of another record, with the store that finds that record by its name.
     """
-    return _Commands(store, kind, columns).group(name or store.replace("_", "-"), about)
+    return _Commands(store, kind, columns, named or {}).group(name or store.replace("_", "-"), about)
 
 
 class _Commands:
-    def __init__(self, store: str, kind: Kind, columns: Sequence[str]) -> None:
-        self._store, self._kind, self._columns = store, kind, columns
+    def __init__(self, store: str, kind: Kind, columns: Sequence[str], named: Mapping[str, str]) -> None:
+        self._store, self._kind, self._columns, self._named = store, kind, columns, named
         self._noun, self._nouns = kind.noun, kind.nouns
         declared = kind.declared
         self._natural: Sequence[Field] = declared.natural or declared.key
@@ -71,12 +81,14 @@ class _Commands:
         self._argument = next((field for field in self._natural if field.name in ("name", "key")), self._natural[0])
         self._rest = [field for field in self._natural if field is not self._argument]
         self._defaults: Mapping[str, Any] = declared.defaults
-        self._is_soft = hasattr(kind, "restore")
+        self._is_soft, self._has_secrets = hasattr(kind, "restore"), hasattr(kind, "reveal")
 
     def group(self, name: str, about: str) -> RecordGroup:
         group = RecordGroup(name, help=about or f"Manage the {self._nouns} of a tenant.")
         commands = [self._list(), self._show(), self._create(), self._update(), self._delete()]
-        for command in [*commands, *([self._restore()] if self._is_soft else [])]:
+        commands += [self._restore()] if self._is_soft else []
+        commands += [self._reveal()] if self._has_secrets else []
+        for command in commands:
             group.add_command(command)
         group.inherited = frozenset(group.commands)
         return group
@@ -102,8 +114,9 @@ class _Commands:
             search: str | None = None,
             **given: Any,
         ) -> None:
-            where = [column(field).eq(value) for field, value in given.items() if value is not None]
             with open_tenant(database, tenant) as handle:
+                given = self._with_ids(handle, given)
+                where = [column(field).eq(value) for field, value in given.items() if value is not None]
                 page = getattr(handle, self._store).list(where=where, search=search, limit=limit, cursor=cursor)
             if as_json:
                 print_json({self._nouns.replace(" ", "_").lower(): list(page), "next": page.next})
@@ -130,7 +143,8 @@ class _Commands:
         def command(database: str, tenant: str, acting: str | None, as_json: bool, **given: Any) -> None:
             values = values_of(self._kind.declared.fields, self._kind.new_type, given)
             with open_tenant(database, tenant) as handle, as_user(handle, acting):
-                row = getattr(handle, self._store).create(self._kind.new_type(**values))
+                new = self._kind.new_type(**self._with_ids(handle, values))
+                row = getattr(handle, self._store).create(new)
             self._print(row, as_json)
 
         return command
@@ -184,11 +198,24 @@ class _Commands:
 
         return command
 
+    def _reveal(self) -> click.Command:
+        @self._command("reveal", f"Print the secrets of one {self._noun}, and log that.", [acting_option])
+        def command(handle: Any, row: Any, as_json: bool, acting: str | None) -> None:
+            with as_user(handle, acting):
+                secrets = getattr(handle, self._store).reveal(*self._key_of(row))
+            if as_json:
+                print_json(secrets)
+                return
+            rows = [[field.replace("_", " "), cell(value)] for field, value in secrets.items()]
+            print_table(f"Secrets of {self._noun} {getattr(row, self._argument.name)}", ["field", "value"], rows)
+
+        return command
+
     def _command(
         self, name: str, about: str, options: Sequence[Option] = ()
     ) -> Callable[[Callable[..., None]], click.Command]:
         """Return a decorator for a command of one record: it gets the tenant's handle and the record."""
-        key = [click.argument("key")]
+        key = [click.argument("named", metavar="KEY")]  # not the name of an option
         for field in self._rest:
             default = self._defaults.get(field.name)
             part = f"_{field.name}"  # not the name of the option that changes the field
@@ -209,10 +236,10 @@ class _Commands:
             @tenant_option
             @decorate([*key, *options])
             @json_option
-            def command(database: str, tenant: str, key: str, as_json: bool, **given: Any) -> None:
+            def command(database: str, tenant: str, named: str, as_json: bool, **given: Any) -> None:
                 rest = {field.name: given.pop(f"_{field.name}") for field in self._rest}
                 with open_tenant(database, tenant) as handle:
-                    row = self._find(getattr(handle, self._store), key, rest)
+                    row = self._find(getattr(handle, self._store), named, self._with_ids(handle, rest))
                     function(handle, row, as_json, **given)
 
             return command
@@ -228,6 +255,18 @@ class _Commands:
         if row is None:
             raise NotFound(f"{self._noun} {key!r} does not exist", noun=self._noun, key=key)
         return row
+
+    def _with_ids(self, handle: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of fields, with the ids of the records that are given by their names."""
+        ids: dict[str, str] = {}
+        for field, store in self._named.items():
+            name = values.get(field)
+            if name is not None and not _is_id(name):
+                row = getattr(handle, store).find(name)
+                if row is None:
+                    raise NotFound(f"{field} {name!r} does not exist", noun=field, key=name)
+                ids[field] = row.id
+        return {**values, **ids}
 
     def _key_of(self, row: Any) -> list[str]:
         return [getattr(row, field.name) for field in self._kind.declared.key]
@@ -251,10 +290,12 @@ def as_user(handle: Any, user: str | None) -> Any:
 
 def _can_be(field: Field, key: str) -> bool:
     """Return whether a text can be the key of a record: an id has one form, other keys can be any text."""
-    if field.kind != "id":
-        return True
+    return field.kind != "id" or _is_id(key)
+
+
+def _is_id(text: str) -> bool:
     try:
-        UUID(key)
+        UUID(text)
     except ValueError:
         return False
     return True

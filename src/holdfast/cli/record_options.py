@@ -104,10 +104,7 @@ def field_options(field: Field, *, required: bool = False) -> list[Option]:
     if field.kind == "secret":
         is_object = any(get_origin(arg) is dict for arg in get_args(field.type))
         content = f"The {words}, as a JSON object" if is_object else f"The {words}"
-        return [
-            click.option(f"--{name}-file", metavar="FILE", help=f"{content}, read from a file; - is standard input."),
-            click.option(f"--{name}-env", metavar="NAME", help=f"{content}, read from an environment variable."),
-        ]
+        return secret_options(name, content)
     if field.is_list_of_names:
         option = click.option(
             f"--{name.removesuffix('s')}",
@@ -158,21 +155,36 @@ def _time(value: str) -> datetime:
 
 
 def _secret(field: Field, given: Mapping[str, Any]) -> Secret[Any] | None:
-    name = option_name(field.name)
-    file, variable = given.get(f"{field.name}_file"), given.get(f"{field.name}_env")
+    content = secret_text(option_name(field.name), given.get(f"{field.name}_file"), given.get(f"{field.name}_env"))
+    if content is None or not any(get_origin(arg) is dict for arg in get_args(field.type)):
+        return content
+    try:
+        return Secret(json.loads(content.reveal()))
+    except ValueError:  # not the error itself: it can contain the secret
+        raise click.UsageError(f"the {_words(field)} must be a JSON object") from None
+
+
+def secret_options(name: str, about: str) -> list[Option]:
+    """Return the options that name the source of a secret."""
+    return [
+        click.option(f"--{name}-file", metavar="FILE", help=f"{about}, read from a file; - is standard input."),
+        click.option(f"--{name}-env", metavar="NAME", help=f"{about}, read from an environment variable."),
+    ]
+
+
+def secret_text(name: str, file: str | None, variable: str | None) -> Secret[str] | None:
+    """Return the text that the options of a secret name, or ``None`` if none was given.
+
+    Raises:
+        UsageError: both were given, or the variable is not set.
+    """
     if file is None and variable is None:
         return None
     if file is not None and variable is not None:
         raise click.UsageError(f"--{name}-file and --{name}-env contradict each other")
     if variable is not None and variable not in os.environ:
         raise click.UsageError(f"--{name}-env: the environment variable {variable} is not set")
-    content = os.environ[variable] if variable is not None else _read(str(file))
-    if not any(get_origin(arg) is dict for arg in get_args(field.type)):
-        return Secret(content)
-    try:
-        return Secret(json.loads(content))
-    except ValueError:  # not the error itself: it can contain the secret
-        raise click.UsageError(f"the {_words(field)} must be a JSON object") from None
+    return Secret(os.environ[variable] if variable is not None else _read(str(file)))
 
 
 def _read(file: str) -> str:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncAgents, AsyncAgentShares, AsyncChannelInstances
+from holdfast.types import AsyncChannels, AsyncModels, AsyncProviders
 
-from .grant_commands import add_grants
 from .record_commands import record_commands
 
-agents = record_commands(
-    "agents", AsyncAgents, columns=["id", "name", "agent_type", "model"], about="Manage agents and who may use them."
-)
-add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares")
-
 channels = record_commands(
-    "channel_instances",
-    AsyncChannelInstances,
+    "channels",
+    AsyncChannels,
     columns=["name", "channel_type", "agent", "is_enabled", "id"],
     about="Manage the connections of agents to chat platforms.",
+)
+
+providers = record_commands(
+    "providers",
+    AsyncProviders,
+    columns=["name", "provider_type", "api_base", "is_enabled", "id"],
+    about="Manage model providers and their keys.",
+)
+
+models = record_commands(
+    "models",
+    AsyncModels,
+    columns=["name", "context_window", "input_price_micros", "output_price_micros", "is_default", "is_enabled", "id"],
+    about="Manage the models of providers. A provider is named by its name or its id.",
+    named={"provider": "providers"},
 )

@@ -1,4 +1,4 @@
-"""``holdfast secrets``: create encryption keys and re-encrypt stored secrets."""
+"""``holdfast secrets``: a tenant's secrets by name, encryption keys, and re-encryption with a new key."""
 
 from __future__ import annotations
 
@@ -6,14 +6,100 @@ import click
 
 from holdfast.encryption import new_key as generate_key
 from holdfast.encryption import rotate_secrets
+from holdfast.errors import NotFound
 
-from .database import database_option, open_existing
-from .output import json_option, print_json, print_line, progress_bar
+from .database import database_option, open_existing, open_tenant, tenant_option
+from .output import json_option, print_json, print_line, print_text, progress_bar
+from .record_commands import MAX_ROWS, acting_option, as_user
+from .record_options import decorate, secret_options, secret_text
 
 
 @click.group()
 def secrets() -> None:
-    """Create encryption keys, and re-encrypt stored secrets with a new key."""
+    """Manage the secrets of a tenant, create encryption keys, and re-encrypt stored secrets with a new key."""
+
+
+@secrets.command("set")
+@tenant_option
+@click.argument("key")
+@decorate(secret_options("value", "The value"))
+@acting_option
+@json_option
+def set_secret(
+    database: str,
+    tenant: str,
+    key: str,
+    value_file: str | None,
+    value_env: str | None,
+    acting: str | None,
+    as_json: bool,
+) -> None:
+    """Store a secret, or replace the one named KEY.
+
+    Its value is never an argument, because every user of the machine can read the arguments of a process. Without an option it
+    is read from standard input.
+    """
+    value = secret_text("value", "-" if value_file is None and value_env is None else value_file, value_env)
+    assert value is not None  # one of the two is given
+    with open_tenant(database, tenant) as handle, as_user(handle, acting):
+        handle.secrets.set(key, value)
+    if as_json:
+        print_json({"set": key})
+    else:
+        print_line(f"Stored {key}.")
+
+
+@secrets.command("get")
+@tenant_option
+@click.argument("key")
+@acting_option
+@json_option
+def get_secret(database: str, tenant: str, key: str, acting: str | None, as_json: bool) -> None:
+    """Print the value of the secret named KEY, and log that."""
+    with open_tenant(database, tenant) as handle, as_user(handle, acting):
+        value = handle.secrets.get(key)
+    if as_json:
+        print_json({"key": key, "value": value.reveal()})
+    else:
+        print_text(f"{value.reveal()}\n")
+
+
+@secrets.command("list")
+@tenant_option
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1, MAX_ROWS), help="Maximum number of names."
+)
+@click.option("--cursor", help="The cursor of the next page, which the JSON of a page has as `next`.")
+@json_option
+def list_secrets(database: str, tenant: str, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List the names of the secrets."""
+    with open_tenant(database, tenant) as handle:
+        names = handle.secrets.list(limit=limit, cursor=cursor)
+    if as_json:
+        print_json({"secrets": list(names), "next": names.next})
+        return
+    for name in names:
+        print_line(name)
+
+
+@secrets.command("delete")
+@tenant_option
+@click.argument("key")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@acting_option
+@json_option
+def delete_secret(database: str, tenant: str, key: str, yes: bool, acting: str | None, as_json: bool) -> None:
+    """Permanently delete the secret named KEY."""
+    with open_tenant(database, tenant) as handle:
+        if not yes:
+            click.confirm(f"Permanently delete secret {key}?", abort=True, err=True)
+        with as_user(handle, acting):
+            if not handle.secrets.delete(key):
+                raise NotFound(f"secret {key!r} does not exist", noun="secret", key=key)
+    if as_json:
+        print_json({"deleted": key})
+    else:
+        print_line(f"Deleted secret {key}.")
 
 
 @secrets.command("new-key")

@@ -113,7 +113,9 @@ class FilterColumns:
 
     def _condition(self, f: Filter, name: str, params: dict[str, Any], dialect: Dialect, limits: Limits) -> str:
         if not isinstance(f, Filter) or isinstance(f.column, str) == isinstance(f.meta, str):
-            raise InvalidFilter("a filter is made with column(...) or meta(...) and names exactly one of them")
+            raise InvalidFilter(
+                "a filter is made with column(...) or meta(...) and names exactly one of them", field="where"
+            )
         if f.op not in _OPERATORS:
             raise InvalidFilter(f"unknown operator {short_repr(f.op)}; operators: {', '.join(_OPERATORS)}", field="op")
         if f.op == "in":

@@ -1,7 +1,8 @@
 """Grants: a principal may use a resource, with attributes such as a role or a pinned version.
 
-A table has one row for each pair of resource and principal. Its primary key is ``(tenant_id, resource, principal)``, and an
-index on ``(tenant_id, principal, resource)`` serves the list by principal. Granting again replaces the attributes.
+A table has one row for each pair of resource and principal. Its primary key is ``(tenant_id, resource, principal)``, and the
+index ``<table>_by_<principal>`` on ``(tenant_id, principal, resource)`` serves the list by principal. Granting again replaces
+the attributes.
 
 Fields marked ``References(...)`` name records that must exist when the grant is made. With a condition of live records, a grant
 is invisible while such a record is not live, and returns with it.
@@ -74,7 +75,7 @@ ORDER BY {principal}
 LIMIT :limit;
 
 -- name: list_by_principal
-SELECT {returned} FROM {table}
+SELECT {returned} FROM {table}/*index*/
 WHERE tenant_id = :tenant_id AND {principal} = :{principal}{visible}/*where*/
 ORDER BY {resource}
 LIMIT :limit;
@@ -184,8 +185,9 @@ LIMIT :limit;
         params |= self.params({side: resource if principal is None else principal}, scope.limits)
         clause = self.after(cursor, [order], params)
         query = self.by_name["list_by_resource" if principal is None else "list_by_principal"]
-        rows = self.rows(connection, await query.all(connection, params, clause))
-        return self.page(rows, limit, scope.limits, [order])
+        # Without the index, SQLite reads all grants of the tenant in the order of the primary key.
+        rows = await query.all(connection, params, clause, f"{self.name}_by_{self.principal}")
+        return self.page(self.rows(connection, rows), limit, scope.limits, [order])
 
     def _pair(self, scope: Scope, resource: str, principal: str) -> dict[str, Any]:
         return scope.params(**self.params({self.resource: resource, self.principal: principal}, scope.limits))

@@ -1,0 +1,1 @@
+"""Drivers: wrappers for the database connections that callers bring, one module for each library."""

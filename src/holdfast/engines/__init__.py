@@ -1,0 +1,1 @@
+"""Engines: they run the calls of stores on SQLite or PostgreSQL."""

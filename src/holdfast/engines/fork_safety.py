@@ -31,7 +31,8 @@ def _refuse_in_child() -> None:
 
 
 async def _refuse(*arguments: Any) -> NoReturn:
-    raise Closed("this Holdfast was opened before a fork: close it before you fork, and open one in each process")
+    message = "this Holdfast was opened before a fork: close it before you fork, and open one in each process"
+    raise Closed(message, reason="forked")
 
 
 async def _keep_open() -> None:

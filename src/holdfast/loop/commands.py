@@ -165,13 +165,13 @@ class BuildContext(StoreCommand, frozen=True):
         return tenant.messages.context(self.session_id, max_tokens=self.max_tokens)
 
 
-class FindAgent(StoreCommand, frozen=True):
-    """Read the agent's definition, if it exists."""
+class FindAgents(StoreCommand, frozen=True):
+    """Read the definitions of agents; those that do not exist are left out."""
 
-    agent: str
+    ids: Sequence[str]
 
     def on(self, tenant: Any) -> Any:
-        return tenant.agents.find(self.agent)
+        return tenant.agents.by_ids(self.ids)
 
 
 class ListBlocks(StoreCommand, frozen=True):

@@ -19,7 +19,8 @@ from .replies import ModelTurn
 def build_turn(config: LoopConfig, run: Run, iteration: int, state: Any) -> CommandGenerator[ModelTurn]:
     """Read the input of the model for an iteration: the context, the agent and its core blocks."""
     context = yield do.BuildContext(run.session_id, config.context_tokens)
-    agent = (yield do.FindAgent(run.agent)) if run.agent else None
+    agents = (yield do.FindAgents([run.agent])) if run.agent else []
+    agent = agents[0] if agents else None
     blocks: Sequence[Block] = ()
     if agent is not None:
         try:

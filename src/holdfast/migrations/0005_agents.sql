@@ -1,22 +1,47 @@
 -- Definitions of agents and their memories.
 
 CREATE TABLE agents (
-    tenant_id   {text} NOT NULL,
-    id          {text} NOT NULL CHECK (id <> ''),
-    name        {text} NOT NULL CHECK (name <> ''),
-    agent_type  {text} NOT NULL DEFAULT '',
-    description {text} NOT NULL DEFAULT '',
-    model       {text} NOT NULL DEFAULT '',
-    system      {text} NOT NULL DEFAULT '',
-    tool_ids    {json} NOT NULL DEFAULT '[]',
-    tags        {json} NOT NULL DEFAULT '[]',
-    metadata    {json} NOT NULL DEFAULT '{}',
+    tenant_id             {text} NOT NULL,
+    id                    {text} NOT NULL CHECK (id <> ''),
+    key                   {text} NOT NULL CHECK (key <> ''),
+    display_name          {text} NOT NULL DEFAULT '',
+    owner_id              {text} NOT NULL DEFAULT '',
+    agent_type            {text} NOT NULL DEFAULT 'open',
+    status                {text} NOT NULL DEFAULT 'active',
+    is_default            {bool} NOT NULL DEFAULT FALSE,
+    description           {text} NOT NULL DEFAULT '',
+    provider              {text} NOT NULL DEFAULT '',
+    model                 {text} NOT NULL DEFAULT '',
+    system                {text} NOT NULL DEFAULT '',
+    frontmatter           {text} NOT NULL DEFAULT '',
+    context_window        {int},
+    max_tool_iterations   {int},
+    budget_monthly_cents  {int},
+    workspace             {text} NOT NULL DEFAULT '',
+    restrict_to_workspace {bool} NOT NULL DEFAULT TRUE,
+    tool_ids              {json} NOT NULL DEFAULT '[]',
+    -- Configurations; NULL means that the program's own default applies.
+    tools_config          {json},
+    sandbox_config        {json},
+    subagents_config      {json},
+    memory_config         {json},
+    compaction_config     {json},
+    context_pruning       {json},
+    other_config          {json},
+    tags                  {json} NOT NULL DEFAULT '[]',
+    metadata              {json} NOT NULL DEFAULT '{}',
     -- Raised by every change, to detect concurrent updates.
-    version     {int}  NOT NULL DEFAULT 1,
-    created_at  {time} NOT NULL,
-    updated_at  {time} NOT NULL,
+    version               {int}  NOT NULL DEFAULT 1,
+    created_at            {time} NOT NULL,
+    updated_at            {time} NOT NULL,
+    deleted_at            {time},
     PRIMARY KEY (tenant_id, id)
-) {clustered};
+) {strict};
+
+CREATE UNIQUE INDEX agents_by_key ON agents (tenant_id, key) WHERE deleted_at IS NULL;
+CREATE INDEX agents_by_owner ON agents (tenant_id, owner_id, id) WHERE deleted_at IS NULL;
+CREATE INDEX agents_by_age ON agents (tenant_id, created_at, id) WHERE deleted_at IS NULL;
+CREATE UNIQUE INDEX agents_by_default ON agents (tenant_id) WHERE is_default;
 
 -- The tags of agents once more, to find agents by tag.
 CREATE TABLE agent_tags (

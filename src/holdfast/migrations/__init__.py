@@ -1,0 +1,1 @@
+"""Migrations of the schema: numbered files, and the runner that applies and reverts them."""

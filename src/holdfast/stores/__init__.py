@@ -1,0 +1,1 @@
+"""The stores: every table is read and written by one of them."""

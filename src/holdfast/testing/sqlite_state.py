@@ -30,6 +30,11 @@ class SmallWalFile(SqliteFile):
 class DatabaseDamaged(Exception):
     """The database file is damaged."""
 
+    def __init__(self, message: str, *, check: str = "") -> None:
+        super().__init__(message)
+        self.check = check
+        """The check of SQLite that failed; empty if the file is not a readable database."""
+
 
 def read_state(path: Path) -> State:
     """Check the integrity of a database file and return every row of every table.
@@ -42,7 +47,7 @@ def read_state(path: Path) -> State:
         for check in ("integrity_check", "foreign_key_check"):
             problems = [row for row in connection.execute(f"PRAGMA {check}") if row != ("ok",)]
             if problems:
-                raise DatabaseDamaged(f"{check}: {problems[:3]}")
+                raise DatabaseDamaged(f"{check}: {problems[:3]}", check=check)
         return state_of(connection)
     except apsw.Error as error:
         raise DatabaseDamaged(str(error)) from error

@@ -1,0 +1,1 @@
+"""Capturing and restoring directories: trees and stores combined."""

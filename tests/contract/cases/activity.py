@@ -72,7 +72,7 @@ async def the_log_is_listed_newest_first_and_filtered_in_a_closed_language(world
     for number in range(7):
         entries.append(await activity.record("a" if number % 2 else "b", actor="ada", subject_id=str(number)))
         world.clock.advance(number % 3)  # some at the same time
-    newest = sorted(entries, key=lambda each: (each.created_at, each.id), reverse=True)
+    newest = sorted(entries, key=lambda entry: (entry.created_at, entry.id), reverse=True)
     assert await activity.list() == newest
     pages, cursor = [], None
     while True:
@@ -83,9 +83,9 @@ async def the_log_is_listed_newest_first_and_filtered_in_a_closed_language(world
             break
     assert [len(page) for page in pages] == [3, 3, 1]
     assert flat(pages) == newest
-    for each in GARBAGE_CURSORS:
+    for entry in GARBAGE_CURSORS:
         with raises(InvalidFilter):
-            await activity.list(limit=3, cursor=each)
+            await activity.list(limit=3, cursor=entry)
     await _filtered(world)
 
 

@@ -19,7 +19,7 @@ from tests.contract.cases.world import World, raises
 @contract()
 async def blocks_are_saved_and_loaded_together(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent(name="Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada", display_name="Ada"))
     assert await acme.blocks.list("ada") == []
     new = [
         NewBlock(label="persona", value="".join(TEXTS), description="who I am", limit_bytes=5_000),
@@ -46,7 +46,7 @@ async def blocks_are_saved_and_loaded_together(world: World) -> None:
 @contract()
 async def a_save_of_all_blocks_can_require_that_nothing_has_changed(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent(name="Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada", display_name="Ada"))
     assert await acme.blocks.save("ada", [NewBlock(label="a")], expected=[]) != []
     read = await acme.blocks.list("ada")
     await acme.blocks.append("ada", "a", "more")
@@ -61,7 +61,7 @@ async def a_save_of_all_blocks_can_require_that_nothing_has_changed(world: World
 @contract()
 async def single_blocks_are_changed_by_version(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent(name="Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada", display_name="Ada"))
     created = await acme.blocks.set("ada", "persona", "kind", description="who", limit_bytes=100, version=0)
     assert (created.value, created.description, created.limit_bytes, created.version) == ("kind", "who", 100, 1)
     assert await acme.blocks.get("ada", "persona") == created == await acme.blocks.find("ada", "persona")
@@ -87,7 +87,7 @@ async def single_blocks_are_changed_by_version(world: World) -> None:
 @contract(limits=Limits(blocks=2, block_bytes=10))
 async def block_sizes_and_the_number_of_blocks_are_limited(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent(name="Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada", display_name="Ada"))
     created = await acme.blocks.set("ada", "small", "ééé", limit_bytes=6)
     for call in (
         partial(acme.blocks.append, "ada", "small", "x"),
@@ -126,7 +126,7 @@ async def block_sizes_and_the_number_of_blocks_are_limited(world: World) -> None
 @contract("concurrency")
 async def no_concurrent_append_to_a_block_is_lost(world: World) -> None:
     acme = world.tenant()
-    await acme.agents.create(NewAgent(name="Ada", id="ada"))
+    await acme.agents.create(NewAgent("ada", display_name="Ada"))
     results = await world.together(*[partial(acme.blocks.append, "ada", "notes", str(number)) for number in range(16)])
     assert all(isinstance(result, Block) for result in results), results
     block = await acme.blocks.get("ada", "notes")

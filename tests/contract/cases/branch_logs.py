@@ -181,10 +181,10 @@ async def concurrent_forks_get_distinct_numbers(world: World) -> None:
     assert len(created) == 16, results
     assert sorted(branch.number for branch in created) == [*range(1, 17)]
     branches = await acme.branches.list(id)
-    assert sorted(branches[1:], key=lambda each: each.number) == sorted(created, key=lambda each: each.number)
-    for each in branches:
-        await acme.branches.switch(id, each.number)
-        assert await shown_text(acme, id) == ("a b" if each.number == 0 else "a")
+    assert sorted(branches[1:], key=lambda branch: branch.number) == sorted(created, key=lambda branch: branch.number)
+    for branch in branches:
+        await acme.branches.switch(id, branch.number)
+        assert await shown_text(acme, id) == ("a b" if branch.number == 0 else "a")
 
 
 @contract("concurrency")

@@ -156,7 +156,7 @@ async def contacts_are_listed_most_recently_seen_first(world: World) -> None:
     await acme.contacts.upsert("telegram", "2")
     whole = [*await acme.contacts.list()]
     assert whole[0].sender_id == "2"
-    assert whole == sorted(whole, key=lambda each: (each.last_seen_at, each.id), reverse=True)
+    assert whole == sorted(whole, key=lambda contact: (contact.last_seen_at, contact.id), reverse=True)
     filters: list[dict[str, Any]] = [{}, {"search": "N"}, {"channel_type": "telegram"}, {"search": "", "peer_kind": ""}]
     for filter_ in filters:
         expected = await acme.contacts.list(**filter_)

@@ -199,16 +199,16 @@ async def feedback_is_listed_oldest_first(world: World) -> None:
         for user in ("ada", "bob", None):
             rows.append(await acme.feedback.create(message.id, is_positive=bool(number % 2), user=user))
             world.clock.advance(number % 2)
-    rows.sort(key=lambda each: (each.created_at, each.id))
+    rows.sort(key=lambda row: (row.created_at, row.id))
     choices: list[tuple[dict[str, Any], Any]] = [
-        ({}, lambda each: True),
-        ({"message_id": messages[0].id}, lambda each: each.message_id == messages[0].id),
-        ({"session_id": messages[0].session_id.upper()}, lambda each: each.session_id == messages[0].session_id),
-        ({"user": "ada"}, lambda each: each.user == "ada"),
+        ({}, lambda row: True),
+        ({"message_id": messages[0].id}, lambda row: row.message_id == messages[0].id),
+        ({"session_id": messages[0].session_id.upper()}, lambda row: row.session_id == messages[0].session_id),
+        ({"user": "ada"}, lambda row: row.user == "ada"),
         ({"user": "bob", "session_id": messages[3].session_id},
-         lambda each: each.user == "bob" and each.session_id == messages[3].session_id),
-        ({"message_id": uuid_of("missing")}, lambda each: False),
-        ({"where": [column("is_positive").eq(True)]}, lambda each: each.is_positive),
+         lambda row: row.user == "bob" and row.session_id == messages[3].session_id),
+        ({"message_id": uuid_of("missing")}, lambda row: False),
+        ({"where": [column("is_positive").eq(True)]}, lambda row: row.is_positive),
     ]  # fmt: skip
     for arguments, matches in choices:
         expected = [feedback for feedback in rows if matches(feedback)]

@@ -90,7 +90,7 @@ async def deleted_messages_are_listed_in_pages_per_session(world: World) -> None
         cursor = page.next
         if cursor is None:
             break
-    assert result == sorted(created, key=lambda each: each.id)
+    assert result == sorted(created, key=lambda message: message.id)
     assert await acme.messages.restore(session.id, [theirs[0].id]) == 0
     for method in (
         acme.messages.deleted(uuid_of("missing")),

@@ -10,9 +10,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from msgspec import UNSET, Struct, structs
 
 from holdfast.core.crypto import Secret
-from holdfast.core.records import AsyncRecords, AsyncSoftRecords, Records
+from holdfast.core.records import AsyncRecords, AsyncSecretRecords, AsyncSoftRecords, Records
 from holdfast.core.records.fields import (
     AtLeast,
+    AtMostOne,
     Field,
     Limited,
     Names,
@@ -44,6 +45,7 @@ class Samples:
     def __init__(self, kind: type[Store]) -> None:
         self.kind, self.declared = kind, kind.declared
         self.is_soft = issubclass(kind, AsyncSoftRecords)
+        self.has_secrets = issubclass(kind, AsyncSecretRecords)
         self.has_version = "version" in self.declared.fields
         self.can_be_renamed = any(item in self.declared.editable for item in self.declared.natural)
         self.texts = [
@@ -126,6 +128,8 @@ def _part(kind: type[Struct], number: int) -> Struct:
     return kind(**{field.name: f"{field.name} {number}" for field in structs.fields(kind) if field.required})
 
 
+FLAGGED = 2
+"""The number of the sample that has the flag of at most one record."""
 REFERENCED = 3
 """The number of records that the references of samples name."""
 
@@ -144,8 +148,10 @@ def value_of(field: Field, number: int) -> Any:
         return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
     if field.marker(Url):
         return f"https://example.com/{number:03}"
+    if field.marker(AtMostOne):
+        return number == FLAGGED
     if field.marker(AtLeast):
-        return field.marker(AtLeast).minimum + number % 1_000
+        return field.marker(AtLeast).minimum + abs(number) % 1_000
     if get_origin(field.type) is list:
         return [f"{field.name} {number}", ""]
     created: dict[str, Any] = {
@@ -205,7 +211,12 @@ def wrong_values(field: Field) -> list[Any]:
         "id": ["not an id", 7],
         "text": [7, b"bytes", ["list"]],
         "plain": ["nothing of the kind", 7],
-        "number": ["7", True, float("nan") if field.type is float else 2**63],
+        "number": [
+            "7",
+            True,
+            float("nan") if field.type is float else 2**63,
+            *([field.marker(AtLeast).minimum - 1] if field.marker(AtLeast) else []),
+        ],
         "bool": [1, "true"],
         "time": ["2026-01-01", datetime(2026, 1, 1)],  # noqa: DTZ001
         "json": ["text", 7, {1: 2}],

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
-from holdfast.errors import Conflict, NotFound
+from holdfast.core.records.fields import Field
+from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.limits import Limits
 from holdfast.stores.objects.activity import Audited
 from tests.contract.cases.record_promises import PROMISES, Kit, values_over_a_limit_or_of_another_type_are_rejected
-from tests.contract.cases.record_samples import Samples, create_referenced, given, record_stores
+from tests.contract.cases.record_samples import Samples, create_referenced, given, record_stores, referenced_store
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World, raises, uuid_of
 
 SMALL = Limits(
     name_bytes=60, key_bytes=60, text_bytes=60, system_bytes=60, url_bytes=60, display_bytes=60, metadata_bytes=90,
     secret_bytes=60,
-    tags=2, tools=2, list_rows=3,
+    tags=2, tools=2, capabilities=2, list_rows=3,
 )  # fmt: skip
 
 
@@ -64,24 +66,36 @@ async def every_record_store_rejects_values_over_a_limit(world: World) -> None:
         await values_over_a_limit_or_of_another_type_are_rejected(kit)
 
 
+async def _not_live(world: World, tenant: Any, field: Field) -> list[str]:
+    """Return the keys of a record that does not exist, one that is deleted, and one of another tenant."""
+    name, kind = referenced_store(field)
+    samples, other = Samples(kind), world.tenant(f"{tenant.name}, other")
+    records = getattr(tenant, name)
+    await create_referenced(tenant, kind)
+    deleted = await records.create(samples.new(77))
+    await records.delete(*samples.key(deleted))
+    await create_referenced(other, kind)
+    foreign = await getattr(other, name).create(samples.new(78))
+    missing = uuid_of("missing") if field.kind == "id" else "missing"
+    return [missing, samples.key(deleted)[0], samples.key(foreign)[0]]
+
+
 @contract()
 async def a_reference_to_a_record_that_does_not_exist_is_refused(world: World) -> None:
     for kit in await _kits(world, "references"):
         for field in kit.declared.references:
-            missing = uuid_of("missing") if field.kind == "id" else "missing"
-            foreign = kit.samples.new(1, **{field.name: missing})
-            with raises(NotFound, key=missing):
-                await kit.store.create(foreign)
-            with raises(NotFound, key=missing):
-                await kit.store.upsert(foreign)
-            assert await kit.store.count() == 0
             created = await kit.store.create(kit.samples.new())
-            if field in kit.declared.editable:
+            for missing in await _not_live(world, world.tenant(kit.tenant), field):
+                foreign = kit.samples.new(2, **{field.name: missing})
                 with raises(NotFound, key=missing):
-                    await kit.store.update(
-                        *kit.samples.key(created), change=kit.kind.change_type(**{field.name: missing})
-                    )
-                assert await kit.store.get(*kit.samples.key(created)) == created
+                    await kit.store.create(foreign)
+                with raises(NotFound, key=missing):
+                    await kit.store.upsert(foreign)
+                if field in kit.declared.editable:
+                    change = kit.kind.change_type(**{field.name: missing})
+                    with raises(NotFound, key=missing):
+                        await kit.store.update(*kit.samples.key(created), change=change)
+            assert await kit.store.list() == [created]
             await kit.store.delete(*kit.samples.key(created))
 
 
@@ -115,6 +129,89 @@ async def every_change_of_an_audited_record_is_logged_with_its_actor(world: Worl
         with raises(NotFound):
             await kit.store.delete(*kit.samples.key(kit.samples.new(7)))
         assert await acme.activity.count() == len(before) + len(entries), "a refused call logs nothing"
+
+
+@contract()
+async def secrets_are_revealed_by_one_method_which_is_logged(world: World) -> None:
+    kits = [kit for kit in await _kits(world, "reveal") if kit.samples.has_secrets]
+    assert kits
+    for kit in kits:
+        acme = world.tenant(kit.tenant)
+        new = kit.samples.new()
+        key = kit.samples.key(await kit.store.create(new))
+        before = await acme.activity.count()
+        with acme.acting(user="ada"):
+            revealed = await kit.store.reveal(*key)
+        assert revealed == {field.name: getattr(new, field.name).reveal() for field in kit.declared.secrets}
+        newest = (await acme.activity.list(limit=1))[0]
+        kind = kit.kind.noun.replace(" ", "_")
+        assert (newest.action, newest.actor, newest.details) == (f"{kind}.revealed", "ada", {"fields": [*revealed]})
+        assert await acme.activity.count() == before + 1
+        with raises(NotFound, noun=kit.kind.noun):
+            await kit.store.reveal(*kit.samples.key(kit.samples.new(7)))
+        with raises(NotFound, noun=kit.kind.noun):
+            await kit.other.reveal(*key)
+        assert await acme.activity.count() == before + 1
+        empty = {field.name: None for field in kit.declared.secrets}
+        bare = await kit.store.create(kit.samples.new(3, **empty))
+        assert await kit.store.reveal(*kit.samples.key(bare)) == empty
+
+
+def _flagged(kits: list[Kit]) -> list[tuple[Kit, str]]:
+    """Return the stores with a flag of at most one record, and the name of that flag."""
+    flagged = [(kit, kit.declared.flag.name) for kit in kits if kit.declared.flag is not None]
+    assert flagged
+    return flagged
+
+
+@contract()
+async def a_flag_of_at_most_one_record_moves_to_the_record_that_gets_it(world: World) -> None:
+    for kit, flag in _flagged(await _kits(world, "flags")):
+        acme, kind = world.tenant(kit.tenant), kit.kind.noun.replace(" ", "_")
+        first = await kit.store.create(kit.samples.new(1, **{flag: True}))
+        fixed = kit.samples.fixed_names(first)
+        second = await kit.store.create(kit.samples.new(3, **fixed, **{flag: True}))
+
+        async def flagged() -> list[tuple[str, ...]]:
+            rows = await kit.store.list()  # noqa: B023
+            return [kit.samples.key(row) for row in rows if getattr(row, flag)]  # noqa: B023
+
+        assert await flagged() == [kit.samples.key(second)]
+        lost = (await acme.activity.list(action=f"{kind}.changed"))[0]
+        assert (lost.subject_id, lost.details) == ("/".join(kit.samples.key(first)), {"fields": [flag]})
+        changed = await kit.store.update(*kit.samples.key(first), change=kit.kind.change_type(**{flag: True}))
+        assert getattr(changed, flag)
+        assert await flagged() == [kit.samples.key(first)]
+        await kit.store.upsert(kit.samples.new(3, **fixed, **{flag: True}))
+        assert await flagged() == [kit.samples.key(second)]
+        with raises(AlreadyExists):
+            await kit.store.create(kit.samples.new(1, **{flag: True}))
+        assert await flagged() == [kit.samples.key(second)], "a refused call changes nothing"
+        with raises(Conflict):
+            await kit.store.update(*kit.samples.key(first), change=kit.kind.change_type(**{flag: True}), version=1)
+        assert await flagged() == [kit.samples.key(second)]
+        await kit.store.delete(*kit.samples.key(second))
+        assert await flagged() == []
+        if kit.samples.is_soft:
+            await kit.store.update(*kit.samples.key(first), change=kit.kind.change_type(**{flag: True}))
+            await kit.store.restore(*kit.samples.key(second))
+            assert await flagged() == [kit.samples.key(first)], "a deleted record loses its flag"
+
+
+@contract("concurrency")
+async def concurrent_calls_flag_one_record(world: World) -> None:
+    for kit, flag in _flagged(await _kits(world, "flag races")):
+        first = await kit.store.create(kit.samples.new(1))
+        fixed = kit.samples.fixed_names(first)
+        new = [kit.samples.new(number, **fixed, **{flag: True}) for number in range(4, 10)]
+        results = await world.together(*[partial(kit.store.create, item) for item in new])
+        assert all(isinstance(result, kit.declared.row) for result in results), results
+        change = kit.kind.change_type(**{flag: True})
+        results = await world.together(
+            *[partial(kit.store.update, *kit.samples.key(item), change=change) for item in new]
+        )
+        assert all(isinstance(result, kit.declared.row) for result in results), results
+        assert sum(getattr(row, flag) for row in await kit.store.list()) == 1
 
 
 @contract("concurrency")

@@ -69,7 +69,7 @@ async def sessions_used_at_the_same_time_are_sorted_by_id(world: World) -> None:
 async def lists_are_correct_after_the_clock_goes_back(world: World) -> None:
     acme = world.tenant()
     created = await some_sessions(world, 7, every_s=-47)
-    expected = sorted(created, key=lambda each: (each.updated_at, each.id), reverse=True)
+    expected = sorted(created, key=lambda session: (session.updated_at, session.id), reverse=True)
     assert await acme.sessions.list() == expected
     for limit in (1, 2, 3):
         assert flat(await pages(acme, limit)) == expected

@@ -204,7 +204,7 @@ async def a_reused_tenant_name_finds_no_old_data(world: World) -> None:
         lambda: acme.checkpoints.put("thread", id="1", state=b"the private state"),
         lambda: acme.flows.save("f", method="m", state={"secret": 1}),
         lambda: acme.objects.put([b"body"], holder="another"),
-        lambda: acme.agents.create(NewAgent(name="helper")),
+        lambda: acme.agents.create(NewAgent("helper")),
     )
     for make in keeping:
         await make()

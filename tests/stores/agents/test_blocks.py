@@ -34,7 +34,7 @@ def acme(opened: Holdfast, request: pytest.FixtureRequest) -> TenantHandle:
 @pytest.fixture
 def ada(acme: TenantHandle) -> TenantHandle:
     """Return a new tenant with one agent."""
-    acme.agents.create(NewAgent("Ada", id="ada"))
+    acme.agents.create(NewAgent("ada", display_name="Ada"))
     return acme
 
 
@@ -134,7 +134,7 @@ operations = st.lists(
 @settings(max_examples=25)
 def test_blocks_behave_like_a_dictionary(opened: Holdfast, actions: list[tuple[str, str, str]]) -> None:
     acme = opened.tenant("model")
-    acme.agents.upsert(NewAgent("Ada", id="ada"))
+    acme.agents.upsert(NewAgent("ada", display_name="Ada"))
     acme.blocks.save("ada", [])
     model: dict[str, str] = {}
     for what, label, value in actions:

@@ -68,7 +68,7 @@ def stored(acme: TenantHandle, session_id: str) -> tuple[Any, ...]:
 @given(plan=PLANS)
 def test_a_group_has_the_same_effect_as_single_appends(acme: TenantHandle, plan: Plan) -> None:
     plan = sorted(
-        plan, key=lambda each: each[2]
+        plan, key=lambda item: item[2]
     )  # the time of a session is that of its last append, or of the latest one in the group
     here, existing = ([acme.sessions.create().id for _ in range(3)] for _ in range(2))
     group = planned(plan, here)

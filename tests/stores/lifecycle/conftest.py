@@ -38,13 +38,13 @@ class Lines(logging.Handler):
         return [json.loads(line) for line in self.raw]
 
     def deleted(self, reason: str | None = None) -> list[str]:
-        """The snapshots of which it was said that they went, and why."""
+        """Return the snapshots whose deletion was logged, and the reasons."""
         return [event["checkpoint_id"] for event in self.said if reason in (None, event["reason"])]
 
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    """The log of retention, from now on."""
+    """Record the log of retention."""
     handler, log = Lines(), logging.getLogger("holdfast.retention")
     before = log.level
     log.setLevel(logging.INFO)
@@ -82,7 +82,7 @@ class Bench:
         return self.tenant(tenant).workspaces.capture(run_id, tree).snapshot
 
     def ids(self, run_id: str | None = None, tenant: str = "acme") -> list[str]:
-        """The snapshots there are, the oldest first."""
+        """Return the ids of the existing snapshots, the oldest first."""
         return [snapshot.id for snapshot in self.tenant(tenant).snapshots.list(run_id=run_id)][::-1]
 
     def quota(self, mib: int, tenant: str = "acme") -> None:
@@ -94,7 +94,7 @@ Opens = Callable[..., Bench]
 
 @pytest.fixture
 def opens(address: str, tmp_path: Path) -> Iterator[Opens]:
-    """Opens handles on one database."""
+    """Open handles on one database."""
     opened: list[Holdfast] = []
     clock = FixedClock()
 

@@ -49,7 +49,7 @@ def _entry(packed: bodies.Packed) -> TreeEntry:
 
 
 def intact(tenant: TenantHandle, ids: Sequence[str]) -> bool:
-    """Whether every body of these snapshots can be read."""
+    """Return whether every body of these snapshots can be read."""
     for snapshot_id in ids:
         for path in tenant.snapshots.tree(snapshot_id).entries:
             if bodies.digest_of(tenant.snapshots.read(snapshot_id, path)).hex() != path:
@@ -58,7 +58,7 @@ def intact(tenant: TenantHandle, ids: Sequence[str]) -> bool:
 
 
 async def many(connection: Connection, tenant: TenantHandle, run_id: str, count: int) -> None:
-    """So many small snapshots of a run at once, around every cap: to begin with."""
+    """Create a number of small snapshots of a run at once, regardless of any cap."""
     for number in range(count):
         manifest = layers.manifest_of(Difference([], [str(number)]))
         layer = NewLayer(manifest, None, [LayerPart([bodies.pack(b"%d of %s" % (number, run_id.encode()))])])

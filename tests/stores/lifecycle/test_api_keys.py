@@ -1,4 +1,4 @@
-"""API keys at their edges: forms, scopes, moments, pages, and what happens to a key that was revoked, deleted or orphaned."""
+"""Edge cases of API keys: forms, scopes, times, pages, and keys that were revoked, deleted or orphaned."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def holdfast(clock: FixedClock) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def tenant() -> str:
-    """A tenant of the test's own."""
+    """Return a new tenant."""
     return f"tenant {next(NUMBERS)}"
 
 
@@ -54,7 +54,7 @@ def create_key(holdfast: Holdfast, tenant: str, **more: Any) -> tuple[str, ApiKe
     return key, holdfast.api_keys.create(key, **{"name": "a key", "tenant": tenant, **more})
 
 
-def test_new_keys_are_all_different_and_of_the_form_that_is_taken() -> None:
+def test_new_keys_are_unique_and_valid() -> None:
     drawn = {new_api_key() for _ in range(200)}
     assert len(drawn) == 200
     assert {len(prefix_of(key)) for key in drawn} == {len("hf_") + SHOWN}
@@ -86,7 +86,7 @@ def test_an_invalid_key_has_no_prefix_and_grants_no_access(holdfast: Holdfast, w
 @pytest.mark.parametrize(
     "scope", ["read", "write", "admin", "runs:read", "a:write", "x" * 40 + ":read", "a-b_c:write", "admin:read"]
 )
-def test_a_scope_of_every_form_is_kept(holdfast: Holdfast, tenant: str, scope: str) -> None:
+def test_every_valid_scope_is_stored(holdfast: Holdfast, tenant: str, scope: str) -> None:
     key, kept = create_key(holdfast, tenant, scopes=(scope,))
     assert kept.scopes == [scope] == holdfast.api_keys.verify(key).scopes
 
@@ -99,7 +99,7 @@ def test_a_scope_of_every_form_is_kept(holdfast: Holdfast, tenant: str, scope: s
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_scope_of_any_other_form_is_refused_and_the_key_with_it(holdfast: Holdfast, tenant: str, scope: Any) -> None:
+def test_a_key_with_an_invalid_scope_is_refused(holdfast: Holdfast, tenant: str, scope: Any) -> None:
     with raises(InvalidInput, field="scopes"):
         create_key(holdfast, tenant, scopes=["read", scope])
     assert holdfast.api_keys.list(tenant=tenant) == []
@@ -110,12 +110,12 @@ def test_a_scope_of_any_other_form_is_refused_and_the_key_with_it(holdfast: Hold
     [[], (), "admin", {"read"}, iter(["read"]), None, 7],
     ids=["no list", "no tuple", "a text", "a set", "an iterator", "nothing", "a number"],
 )
-def test_scopes_come_as_a_list_of_at_least_one(holdfast: Holdfast, tenant: str, scopes: Any) -> None:
+def test_scopes_must_be_a_non_empty_list(holdfast: Holdfast, tenant: str, scopes: Any) -> None:
     with raises(InvalidInput, field="scopes"):
         create_key(holdfast, tenant, scopes=scopes)
 
 
-def test_scopes_are_kept_once_each_and_in_order(holdfast: Holdfast, tenant: str) -> None:
+def test_repeated_scopes_are_stored_once_in_order(holdfast: Holdfast, tenant: str) -> None:
     key, kept = create_key(holdfast, tenant, scopes=["write", "admin", "write", "a:read", "read"])
     assert kept.scopes == ["a:read", "admin", "read", "write"]
     again = holdfast.api_keys.create(
@@ -172,7 +172,7 @@ def test_a_revoked_and_expired_key_is_reported_as_revoked(holdfast: Holdfast, te
         holdfast.api_keys.verify(key)
 
 
-def test_a_revoked_key_that_is_made_again_stays_revoked(holdfast: Holdfast, tenant: str) -> None:
+def test_a_revoked_key_that_is_created_again_stays_revoked(holdfast: Holdfast, tenant: str) -> None:
     key, kept = create_key(holdfast, tenant)
     revoked = holdfast.api_keys.revoke(kept.id)
     assert holdfast.api_keys.create(key, name="a key", tenant=tenant) == revoked
@@ -180,7 +180,7 @@ def test_a_revoked_key_that_is_made_again_stays_revoked(holdfast: Holdfast, tena
         holdfast.api_keys.verify(key)
 
 
-def test_a_deleted_key_may_be_made_again_as_another(holdfast: Holdfast, tenant: str) -> None:
+def test_a_deleted_key_can_be_created_again(holdfast: Holdfast, tenant: str) -> None:
     key, kept = create_key(holdfast, tenant)
     holdfast.api_keys.delete(kept.id)
     again = holdfast.api_keys.create(key, name="another", tenant=f"{tenant}b")
@@ -188,9 +188,7 @@ def test_a_deleted_key_may_be_made_again_as_another(holdfast: Holdfast, tenant: 
     assert holdfast.api_keys.verify(key) == again
 
 
-def test_using_a_key_changes_when_it_was_used_and_nothing_else(
-    holdfast: Holdfast, tenant: str, clock: FixedClock
-) -> None:
+def test_touch_changes_only_the_last_use_of_a_key(holdfast: Holdfast, tenant: str, clock: FixedClock) -> None:
     key, kept = create_key(holdfast, tenant)
     holdfast.api_keys.revoke(kept.id)
     before = holdfast.api_keys.get(kept.id)
@@ -211,15 +209,13 @@ def test_an_invalid_id_is_rejected_by_every_method(holdfast: Holdfast, call: str
 
 
 @pytest.mark.parametrize("call", ["get", "revoke", "touch", "delete"])
-def test_an_id_that_never_was_is_not_found_and_named(holdfast: Holdfast, call: str) -> None:
+def test_an_unknown_id_is_not_found_and_named(holdfast: Holdfast, call: str) -> None:
     with raises(NotFound, noun="API key", key=UNKNOWN_ID):
         getattr(holdfast.api_keys, call)(UNKNOWN_ID)
 
 
 @pytest.mark.parametrize("other", ["", "TENANT", "tenant ", "tenan", "%", "\x00"], ids=repr)
-def test_a_name_that_is_only_like_the_tenants_does_not_find_its_key(
-    holdfast: Holdfast, tenant: str, other: str
-) -> None:
+def test_a_similar_tenant_name_does_not_find_its_key(holdfast: Holdfast, tenant: str, other: str) -> None:
     key, kept = create_key(holdfast, "tenant")
     for call in (holdfast.api_keys.get, holdfast.api_keys.revoke, holdfast.api_keys.delete):
         with raises(NotFound, noun="API key", key=kept.id):
@@ -254,7 +250,7 @@ def test_names_are_limited_in_bytes(holdfast: Holdfast, tenant: str, fields: dic
         holdfast.api_keys.list(tenant="x" * 21)
 
 
-def test_a_key_that_is_refused_makes_no_tenant(holdfast: Holdfast, tenant: str) -> None:
+def test_a_refused_key_creates_no_tenant(holdfast: Holdfast, tenant: str) -> None:
     key, _ = create_key(holdfast, f"{tenant}a")
     with raises(Conflict, reason="other_content"):
         holdfast.api_keys.create(key, name="a key", tenant=tenant)
@@ -290,7 +286,7 @@ def test_a_cursor_survives_the_key_it_was_made_for(holdfast: Holdfast, tenant: s
     assert holdfast.api_keys.list(tenant=tenant, limit=5, cursor=page.next) == kept[1:]
 
 
-def test_a_list_is_full_at_its_limit_and_refused_one_above(holdfast: Holdfast, tenant: str) -> None:
+def test_a_list_over_the_limit_is_refused(holdfast: Holdfast, tenant: str) -> None:
     for _ in range(6):
         create_key(holdfast, tenant)
     assert len(holdfast.api_keys.list(tenant=tenant)) == 6
@@ -307,7 +303,7 @@ def test_a_cursor_of_another_list_is_refused(holdfast: Holdfast) -> None:
         holdfast.api_keys.list(limit=1, cursor=encode_cursor("api_keys", "7"))
 
 
-def test_nothing_in_the_file_is_the_key(tmp_path: Path) -> None:
+def test_the_file_does_not_contain_the_key(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast:
         key, kept = create_key(holdfast, "acme")
         connection = apsw.Connection(str(tmp_path / "a.db"))
@@ -328,7 +324,7 @@ def test_a_modified_digest_grants_no_access(tmp_path: Path) -> None:
             holdfast.api_keys.verify(key)
 
 
-def test_many_at_once_with_one_key_make_one(tmp_path: Path) -> None:
+def test_concurrent_creates_of_one_key_create_one(tmp_path: Path) -> None:
     with Holdfast(str(tmp_path / "a.db")) as holdfast, ThreadPoolExecutor(4) as pool:
         kept = list(pool.map(lambda _: holdfast.api_keys.create(KEY, name="x", tenant="acme"), range(8)))
         assert {api_key.id for api_key in kept} == {kept[0].id}

@@ -1,4 +1,4 @@
-"""Events that request an erasure: read, recorded once and carried out, whatever happens in between."""
+"""Events that request an erasure are read, recorded once and carried out despite interruptions."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def test_unreadable_events_are_acknowledged_and_unrecorded_ones_are_not(
 
     assert within(tmp_path, back) == ["acme"]
     assert pending(redis_url) == 0
-    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) >= 2
-    assert all("is invalid" in error for error in errors)
+    assert {record.name for record in errors} == {"holdfast.erasure"}
 
 
 def test_open_erasures_are_carried_out_while_redis_is_down(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ NOW = 1_700_000_000 * 1_000_000
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tenants with snapshots and much else, one of whom asked to be forgotten."""
+    """Create two tenants with snapshots and other data, one of which requested its erasure."""
     folder = tmp_path_factory.mktemp("erasure")
     clock = FixedClock(NOW)
     with Holdfast(str(folder / "a.db"), packs=folder / "packs", limits=SMALL, clock=clock) as holdfast:
@@ -47,7 +47,7 @@ def open_copy(folder: Path, later_s: int = 0) -> Holdfast:
 
 
 def mentions(folder: Path, tenant: str) -> dict[str, int]:
-    """How many rows of which tables are a tenant's, and how many files."""
+    """Return the number of a tenant's rows by table, and of its files."""
     connection = apsw.Connection(str(folder / "a.db"))
     columns = "sqlite_schema AS m, pragma_table_info(m.name) AS c"
     named = f"SELECT m.name, c.name FROM {columns} WHERE c.name IN ('tenant_id', 'tenant')"
@@ -65,7 +65,9 @@ def files(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_erasure_that_dies_at_any_step_is_resumed(prepared: Path, tmp_path: Path, lines: Lines, after: bool) -> None:
+def test_an_erasure_interrupted_at_any_step_is_resumed(
+    prepared: Path, tmp_path: Path, lines: Lines, after: bool
+) -> None:
     others = mentions(prepared, "zenith")
     assert mentions(prepared, "acme").keys() >= others.keys()
     for at in range(1, 200, 1 if SOAK else 3 if after else 7):

@@ -44,7 +44,7 @@ def holdfast(clock: FixedClock) -> Iterator[Holdfast]:
 
 @pytest.fixture(scope="module")
 def empty() -> Iterator[Holdfast]:
-    """One for tests after which nothing is in it."""
+    """A Holdfast that is empty after each test."""
     with Holdfast(":memory:", limits=LIMITS) as opened:
         yield opened
 
@@ -66,7 +66,7 @@ def test_a_request_creates_no_tenant(holdfast: Holdfast) -> None:
     assert holdfast.tenants.list() == []
 
 
-def test_the_same_request_again_is_the_first_one(holdfast: Holdfast, clock: FixedClock) -> None:
+def test_a_repeated_request_returns_the_first_one(holdfast: Holdfast, clock: FixedClock) -> None:
     first = holdfast.erasures.request("acme", event_id="e", whole=False)
     clock.advance(60)
     assert holdfast.erasures.request("acme", event_id="e", whole=True, requested_at=AT) == first
@@ -159,7 +159,7 @@ def test_pages_agree_on_postgres(postgres_url: str) -> None:
     assert sorted(listed[0]) == sorted(names)
 
 
-def test_a_list_without_limit_is_all_or_nothing(holdfast: Holdfast) -> None:
+def test_a_list_without_limit_is_complete_or_refused(holdfast: Holdfast) -> None:
     for number in range(4):
         holdfast.erasures.request(f"t{number}")
     assert len(holdfast.erasures.list()) == 4
@@ -339,7 +339,7 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("answer", "expected"),
     [
         (None, []), ([], []), ({}, []),
         ([("s", [("1-0", {"a": "b"})])], [("s", [("1-0", {"a": "b"})])]),
@@ -347,8 +347,8 @@ def test_an_entry_of_another_kind_is_never_a_request(fields: dict[str, str]) -> 
         ({"s": []}, [("s", [])]),
     ],
 )  # fmt: skip
-def test_redis_answers_are_read_in_both_protocols(found: Any, expected: Any) -> None:
-    assert list(_by_stream(found)) == expected
+def test_redis_answers_are_read_in_both_protocols(answer: Any, expected: Any) -> None:
+    assert list(_by_stream(answer)) == expected
 
 
 def test_tenants_that_cannot_be_erased_yet_do_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

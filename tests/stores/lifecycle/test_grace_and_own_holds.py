@@ -104,7 +104,7 @@ def test_an_overdue_erasure_shows_in_readiness_and_metrics(address: str) -> None
 
 
 @pytest.mark.parametrize(("days", "kept"), [(30, 30), (90, 90), (91, 90), (10**9, 90)])
-def test_keep_snapshots_for_over_http_is_cut_down_to_ninety_days(days: int, kept: int) -> None:
+def test_keep_snapshots_for_over_http_is_limited_to_ninety_days(days: int, kept: int) -> None:
     async def play() -> None:
         async with running() as server:
             acme = server.holdfast.tenant("acme")

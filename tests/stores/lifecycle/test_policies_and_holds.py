@@ -54,7 +54,7 @@ def actions(tenant: TenantHandle) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("field", "least"), [("per_run", 1), ("grace_s", 0)])
-def test_the_least_and_the_largest_number_are_taken(acme: TenantHandle, field: str, least: int) -> None:
+def test_the_smallest_and_largest_numbers_are_accepted(acme: TenantHandle, field: str, least: int) -> None:
     for number in (least, 2**31 - 1):
         assert getattr(acme.retention.set_policy(**{field: number}), field) == number  # type: ignore[arg-type]
         assert getattr(acme.retention.policy(), field) == number
@@ -63,7 +63,7 @@ def test_the_least_and_the_largest_number_are_taken(acme: TenantHandle, field: s
             acme.retention.set_policy(**{field: number})  # type: ignore[arg-type]
 
 
-def test_the_numbers_that_fit_are_the_same_on_postgres(postgres_url: str) -> None:
+def test_postgres_accepts_the_same_numbers(postgres_url: str) -> None:
     with Holdfast(postgres_url) as holdfast:
         existing = holdfast.tenant("acme")
         run = run_of(existing)
@@ -74,7 +74,7 @@ def test_the_numbers_that_fit_are_the_same_on_postgres(postgres_url: str) -> Non
         assert existing.retention.plan() == SweepResult() == existing.retention.sweep()
 
 
-def test_one_number_is_changed_without_the_other(acme: TenantHandle) -> None:
+def test_each_number_is_changed_separately(acme: TenantHandle) -> None:
     acme.retention.set_policy(per_run=3)
     assert acme.retention.set_policy(grace_s=5) == RetentionPolicy(3, 500, 5)
     assert acme.retention.set_policy(per_run=4) == RetentionPolicy(4, 500, 5)
@@ -90,7 +90,7 @@ def test_a_setting_of_a_run_overrides_the_tenants(acme: TenantHandle) -> None:
     assert acme.retention.clear_policy(run_id=run).per_run == 10
 
 
-def test_clearing_a_run_takes_back_how_long_it_is_kept(acme: TenantHandle) -> None:
+def test_clearing_the_policy_of_a_run_clears_its_keep_time(acme: TenantHandle) -> None:
     run = run_of(acme)
     acme.retention.keep_snapshots_for(run, seconds=30 * DAY)
     acme.retention.set_policy(per_run=3, run_id=run)
@@ -104,7 +104,7 @@ def test_clearing_an_unset_policy_changes_nothing(acme: TenantHandle) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "7", "\x00", 7], ids=ascii)
-def test_a_run_or_session_that_is_no_id_is_refused_everywhere(acme: TenantHandle, wrong: Any) -> None:
+def test_an_invalid_run_or_session_id_is_refused_everywhere(acme: TenantHandle, wrong: Any) -> None:
     keeping = acme.retention
     calls: list[tuple[str, Callable[[], object]]] = [
         ("run", lambda: keeping.policy(run_id=wrong)),
@@ -170,7 +170,7 @@ def test_a_run_of_another_tenant_cannot_be_held(holdfast: Holdfast, acme: Tenant
 
 
 @pytest.mark.parametrize("reason", ["\x00", "a\ud800", "😀" * 10, " ", "x" * 40], ids=ascii)
-def test_a_hold_may_have_any_reason_and_be_placed_by_anybody(acme: TenantHandle, reason: str) -> None:
+def test_a_hold_may_have_any_reason_and_actor(acme: TenantHandle, reason: str) -> None:
     placed = acme.retention.hold(reason, placed_by=reason, id=UNKNOWN_ID)
     assert (placed.reason, placed.placed_by) == (reason, reason)
     assert acme.retention.hold(reason, id=UNKNOWN_ID.upper()) == placed
@@ -187,13 +187,13 @@ def test_a_hold_may_have_any_reason_and_be_placed_by_anybody(acme: TenantHandle,
     ],
     ids=["empty", "none", "long", "by-long", "by-number"],
 )  # fmt: skip
-def test_a_hold_that_cannot_be_is_not_placed(acme: TenantHandle, given: dict[str, Any], error: type[Exception]) -> None:
+def test_an_invalid_hold_is_refused(acme: TenantHandle, given: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         acme.retention.hold(**{"reason": "why", **given})
     assert acme.retention.holds() == []
 
 
-def test_the_id_of_a_hold_on_one_thing_is_not_that_of_a_hold_on_another(acme: TenantHandle) -> None:
+def test_an_id_of_a_hold_cannot_be_reused_for_another_subject(acme: TenantHandle) -> None:
     run = run_of(acme)
     session = acme.runs.get(run).session_id
     acme.retention.hold("why", id=UNKNOWN_ID)
@@ -215,7 +215,7 @@ def test_two_holds_on_one_run_are_released_separately(acme: TenantHandle) -> Non
     assert [snapshot.id for snapshot in acme.snapshots.delete([kept.id], reason="by hand")] == [kept.id]
 
 
-def test_who_releases_is_who_is_acting(acme: TenantHandle) -> None:
+def test_the_acting_user_releases_a_hold(acme: TenantHandle) -> None:
     with acme.acting(user="ada"):
         hold = acme.retention.hold("why")
     with acme.acting(user="grace"):
@@ -223,7 +223,7 @@ def test_who_releases_is_who_is_acting(acme: TenantHandle) -> None:
     assert actions(acme) == [("hold.placed", "hold", "ada"), ("hold.released", "hold", "grace")]
 
 
-def test_holds_without_limit_are_all_or_nothing(acme: TenantHandle) -> None:
+def test_a_list_of_holds_without_limit_is_complete_or_refused(acme: TenantHandle) -> None:
     placed = [acme.retention.hold(f"case {number}") for number in range(3)]
     assert acme.retention.holds() == placed
     placed.append(acme.retention.hold("one more"))
@@ -253,7 +253,7 @@ def test_a_hold_protects_its_target_and_the_plan_reports_it(acme: TenantHandle, 
     assert len(acme.snapshots.list(run_id=run)) == 2
 
 
-def test_a_run_that_is_held_may_take_more_than_its_cap(acme: TenantHandle) -> None:
+def test_a_held_run_may_exceed_its_cap(acme: TenantHandle) -> None:
     run = run_of(acme)
     acme.retention.set_policy(per_run=1)
     hold = acme.retention.hold("case", run_id=run)

@@ -1,4 +1,4 @@
-"""Any history of captures, ends, holds, policies and sweeps leaves what a plain model of the rules leaves."""
+"""Random histories of captures, ends, holds, policies and sweeps leave the same snapshots as a model of the rules."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_every_line_is_one_json_object_for_any_tenant_name(tenant: str, lines: L
 
 
 def test_the_retention_log_has_only_removals() -> None:
-    """A reader of its JSON lines must not find log messages of a worker in it."""
+    """Its JSON lines must not contain log messages of a worker."""
     import holdfast.erasure.consumer
     import holdfast.retention_worker
 

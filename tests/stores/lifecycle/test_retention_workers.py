@@ -1,4 +1,4 @@
-"""Two processes never sweep one tenant at once, a round reaches every tenant, and long work takes short transactions."""
+"""Two processes never sweep one tenant at the same time, a round reaches every tenant, and transactions are short."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sweep_of(bench: Bench) -> Sweep:
     return Sweep(bench.holdfast._engine, Scope("acme", bench.holdfast._setting))
 
 
-def test_of_two_sweeps_one_waits_and_a_late_one_is_fenced(local: Bench, opens: Opens, lines: Lines) -> None:
+def test_two_sweeps_exclude_each_other_and_an_expired_one_is_fenced(local: Bench, opens: Opens, lines: Lines) -> None:
     run = local.run()
     for _ in range(3):
         local.capture(run)

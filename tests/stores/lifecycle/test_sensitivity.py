@@ -191,7 +191,7 @@ def play_steps(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize(("defect", "steps"), [pytest.param(*case, id=case[0].__name__) for case in DEFECTS])
-def test_a_planted_defect_is_noticed(defect: Defect, steps: list[Step]) -> None:
+def test_a_planted_defect_is_reported(defect: Defect, steps: list[Step]) -> None:
     play_steps(steps)
     with defect(), pytest.raises(Exception):  # noqa: B017
         play_steps(steps)

@@ -52,7 +52,7 @@ class DyingEngine:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file in which something must go by every rule, and something is held."""
+    """Create a file with snapshots that each rule removes, and some that are held."""
     folder = tmp_path_factory.mktemp("kills")
     clock = FixedClock(NOW)
     with Holdfast(str(folder / "a.db"), packs=folder / "packs", limits=SMALL, clock=clock) as holdfast:
@@ -82,7 +82,7 @@ def state(acme: TenantHandle) -> list[Any]:
 
 
 def finish(folder: Path, lines: Lines) -> list[Any]:
-    """Sweep until nothing is left to do; nothing may be missing meanwhile."""
+    """Sweep until nothing is left to remove; no needed object may be missing in between."""
     with open_copy(folder, later_s=2 * LEASE_S) as holdfast:
         acme = holdfast.tenant("acme")
         assert acme.diagnostics.look().is_sound
@@ -100,9 +100,7 @@ def finish(folder: Path, lines: Lines) -> list[Any]:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
-    prepared: Path, tmp_path: Path, lines: Lines, after: bool
-) -> None:
+def test_a_sweep_interrupted_at_any_step_is_resumed(prepared: Path, tmp_path: Path, lines: Lines, after: bool) -> None:
     twin = tmp_path / "twin"
     shutil.copytree(prepared, twin)
     expected = finish(twin, lines)
@@ -126,7 +124,7 @@ def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
 
 
 @pytest.mark.soak
-def test_a_sweeper_that_is_killed_is_gone_on_with(prepared: Path, tmp_path: Path, lines: Lines) -> None:
+def test_a_killed_sweep_is_resumed(prepared: Path, tmp_path: Path, lines: Lines) -> None:
     twin = tmp_path / "twin"
     shutil.copytree(prepared, twin)
     expected = finish(twin, lines)

@@ -189,17 +189,17 @@ def test_scopes_have_counts_and_the_oldest_and_newest_times(acme: TenantHandle) 
 # Categories and metadata
 
 CHOSEN: list[tuple[dict[str, Any], Callable[[CrewMemory], bool]]] = [
-    ({"categories": ["fact"]}, lambda each: "fact" in each.categories),
-    ({"categories": ["fact", "plan"]}, lambda each: bool({"fact", "plan"} & set(each.categories))),
-    ({"categories": ["\x00"]}, lambda each: "\x00" in each.categories),
-    ({"categories": ["nothing"]}, lambda each: False),
-    ({"metadata": {"n": 1}}, lambda each: each.id in ("one", "both")),
-    ({"metadata": {"n": 1.0}}, lambda each: each.id == "float"),
-    ({"metadata": {"n": True}}, lambda each: each.id == "true"),
-    ({"metadata": {"n": None}}, lambda each: each.id == "null"),
-    ({"metadata": {"n": 1, "m": [2]}}, lambda each: each.id == "both"),
-    ({"metadata": {"absent": None}}, lambda each: False),
-    ({"metadata": {"n": 1}, "categories": ["fact"]}, lambda each: each.id == "one"),
+    ({"categories": ["fact"]}, lambda memory: "fact" in memory.categories),
+    ({"categories": ["fact", "plan"]}, lambda memory: bool({"fact", "plan"} & set(memory.categories))),
+    ({"categories": ["\x00"]}, lambda memory: "\x00" in memory.categories),
+    ({"categories": ["nothing"]}, lambda memory: False),
+    ({"metadata": {"n": 1}}, lambda memory: memory.id in ("one", "both")),
+    ({"metadata": {"n": 1.0}}, lambda memory: memory.id == "float"),
+    ({"metadata": {"n": True}}, lambda memory: memory.id == "true"),
+    ({"metadata": {"n": None}}, lambda memory: memory.id == "null"),
+    ({"metadata": {"n": 1, "m": [2]}}, lambda memory: memory.id == "both"),
+    ({"metadata": {"absent": None}}, lambda memory: False),
+    ({"metadata": {"n": 1}, "categories": ["fact"]}, lambda memory: memory.id == "one"),
 ]
 MEMORIES = [
     new("one", categories=["fact", "fact"], metadata={"n": 1}, embedding=[1.0]),

@@ -373,7 +373,7 @@ Call = Callable[[TenantHandle], object]
     [
         lambda tenant: tenant.sessions.create(),
         lambda tenant: tenant.contacts.upsert("telegram", "7"),
-        lambda tenant: tenant.agents.create(NewAgent(name="helper")),
+        lambda tenant: tenant.agents.create(NewAgent("helper")),
     ],
     ids=["session", "contact", "agent"],
 )

@@ -129,7 +129,7 @@ def test_an_invalid_path_is_refused_by_every_method(place: Place, path: Any) -> 
             call()
 
 
-# -------------------------------------------------------------------------------------------------------- what to restore
+# -------------------------------------------------------------------------------------------------------- choosing the snapshot
 
 
 @pytest.mark.parametrize("wrong", ["", "7", "not an id", 7, None])

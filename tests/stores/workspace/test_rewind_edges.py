@@ -77,7 +77,7 @@ def release_run(place: Place) -> None:
     place.acme.leases.release(place.run.id, epoch=place.run.epoch)
 
 
-# ---------------------------------------------------------------------------------------------- whatever the run had come to
+# ---------------------------------------------------------------------------------------------- runs in any state
 
 ENDINGS: dict[str, Callable[[TenantHandle, Run], object]] = {
     "pending": lambda acme, run: acme.leases.release(run.id, epoch=run.epoch),
@@ -168,7 +168,7 @@ def test_the_tokens_of_rewound_steps_are_subtracted(place: Place) -> None:
     assert (place.now().input_tokens, place.now().output_tokens) == (100, 20)
 
 
-# ------------------------------------------------------------------------------------------- whatever happens meanwhile
+# ------------------------------------------------------------------------------------------- changes between begin and finish
 
 
 @pytest.mark.parametrize("verb", ["begin", "redo"])
@@ -218,7 +218,7 @@ def test_begin_and_finish_have_their_own_times(place: Place) -> None:
     assert place.acme.rewinds.redo(place.run.id).finished_at is None, "the redo must be finished again"
 
 
-# ------------------------------------------------------------------------------------------------------ said twice
+# ------------------------------------------------------------------------------------------------------ repetitions
 
 
 def test_a_repeated_rewind_returns_its_current_state(place: Place) -> None:

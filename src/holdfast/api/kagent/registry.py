@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, field
+from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
 import holdfast
@@ -15,12 +15,14 @@ from holdfast.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Una
 from holdfast.types import Agent, McpServer, McpServerChange, NewMcpServer, NewMcpTool
 
 from .request import KagentRequest, agent_id, bare, route, success
-from .sessions import AGENT_TYPE, ensure_agent
+from .sessions import ensure_agent
 
 KINDS = ("RemoteMCPServer", "MCPServer")
 """Kinds of tool servers in kagent."""
 MAX_TRIES = 16
 """Attempts of an update while other requests change the same agent."""
+AGENT_TYPE = "kagent"
+"""The type of an agent that was registered without one."""
 WORKLOAD_TYPE = "deployment"
 """kagent's default workload type of an agent."""
 
@@ -125,13 +127,13 @@ async def register_agent(request: KagentRequest) -> Response:
     """Register an agent with its type and configuration, or update an existing one. Agents that start a session are
     registered automatically, without type and configuration."""
     body = request.body(_AGENT)
-    id = await ensure_agent(request, body.agent_ref, body.type or AGENT_TYPE)
-    fields = {"config": body.config, "workload_type": body.workload_type}
+    id = await ensure_agent(request, body.agent_ref)
+    fields = {"type": body.type, "config": body.config, "workload_type": body.workload_type}
     changes = {name: value for name, value in fields.items() if value is not None}
     for _ in range(MAX_TRIES):
         current = await request.tenant.agents.get(id)
         try:
-            change = AgentChange(agent_type=body.type or UNSET, metadata={**current.metadata, **changes})
+            change = AgentChange(metadata={**current.metadata, **changes})
             agent = await request.tenant.agents.update(id, change=change, version=current.version)
         except Conflict:
             continue  # another request changed it: read it again, so that no change is lost
@@ -231,11 +233,11 @@ def _id(request: KagentRequest) -> str:
 
 
 def _wire_agent(agent: Agent) -> _WireAgent:
-    config, workload = agent.metadata.get("config"), agent.metadata.get("workload_type")
+    type, config, workload = (agent.metadata.get(name) for name in ("type", "config", "workload_type"))
     return _WireAgent(
         agent.id,
-        agent.name,
-        agent.agent_type,
+        agent.display_name or agent.key,
+        type if isinstance(type, str) else AGENT_TYPE,
         config if isinstance(config, dict) else None,
         workload if isinstance(workload, str) else WORKLOAD_TYPE,
         agent.created_at,

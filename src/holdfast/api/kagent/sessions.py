@@ -23,7 +23,6 @@ from .request import KagentRequest, agent_id, route, success
 
 KIND = "kagent.event"
 PAGE = 1_000
-AGENT_TYPE = "kagent"
 """The type of an agent that was registered without one."""
 
 
@@ -225,14 +224,17 @@ async def session_of(request: KagentRequest, guest: GuestAccess | None) -> Sessi
     return session
 
 
-async def ensure_agent(request: KagentRequest, reference: str, agent_type: str = AGENT_TYPE) -> str:
-    """Return the id of an agent, and register the agent if it does not exist."""
-    id = agent_id(reference)
-    if await request.tenant.agents.find(id) is None:
+async def ensure_agent(request: KagentRequest, reference: str) -> str:
+    """Return the id of an agent. Register it if it does not exist, and restore it if it was deleted."""
+    id, agents = agent_id(reference), request.tenant.agents
+    if not await agents.by_ids([id]):
         try:
-            await request.tenant.agents.create(NewAgent(name=reference, id=id, agent_type=agent_type))
-        except AlreadyExists:
-            return id
+            await agents.create(NewAgent(id=id, display_name=reference))
+        except AlreadyExists as taken:  # it was deleted, or another request has registered it
+            try:
+                await agents.restore(id)
+            except NotFound:  # the id is the key of another agent
+                raise taken from None
     return id
 
 

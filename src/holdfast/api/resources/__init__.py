@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    config,
     conversation,
     execution,
     keys,
@@ -37,6 +38,7 @@ OPERATIONS: list[Operation] = [
         snapshots,
         objects,
         a2a,
+        config,
         platform,
     ),
     *conversation.ROUTES,
@@ -45,6 +47,7 @@ OPERATIONS: list[Operation] = [
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
+    *config.ROUTES,
     *platform.ROUTES,
 ]
 """All operations of the server."""

@@ -7,7 +7,6 @@ from holdfast.types import (
     AsyncAgents,
     AsyncAgentShares,
     AsyncBlocks,
-    AsyncChannelInstances,
     AsyncCheckpoints,
     AsyncCrewMemories,
     AsyncFlows,
@@ -35,6 +34,16 @@ ROUTES = [
     # Agents and their blocks
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
     *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
+    route("GET", _A + "/access", "agents", AsyncAgents.access, "get_agent_access"),
+    route("GET", T + "/default-agent", "agents", AsyncAgents.get_default, "get_default_agent", area="agents"),
+    route(
+        "GET",
+        T + "/accessible-agents",
+        "agents",
+        AsyncAgents.list_accessible,
+        "list_accessible_agents",
+        area="agents",
+    ),
     route("GET", _A + "/blocks", "blocks", AsyncBlocks.list, "list_blocks"),
     route("PUT", _A + "/blocks", "blocks", AsyncBlocks.save, "save_blocks", leave_out=["expected"]),
     route("GET", _A + "/blocks/{label}", "blocks", AsyncBlocks.get, "get_block"),
@@ -140,6 +149,4 @@ ROUTES = [
         area="memories",
         need="admin",
     ),
-    # Tools
-    *records(T + "/channel-instances", "channel_instances", AsyncChannelInstances),
 ]

@@ -9,6 +9,8 @@ on each store.
 
 from .fields import (
     AtLeast,
+    AtMostOne,
+    DefaultsTo,
     Filterable,
     Key,
     Limited,
@@ -22,15 +24,19 @@ from .fields import (
     Tags,
     Url,
 )
+from .revealing import AsyncSecretRecords
 from .soft import AsyncSoftRecords
 from .store import AsyncRecords
-from .sync import Records, SoftRecords
+from .sync import Records, SecretRecords, SoftRecords
 from .values import check_version
 
 __all__ = [
     "AsyncRecords",
+    "AsyncSecretRecords",
     "AsyncSoftRecords",
     "AtLeast",
+    "AtMostOne",
+    "DefaultsTo",
     "Filterable",
     "Key",
     "Limited",
@@ -42,6 +48,7 @@ __all__ = [
     "Records",
     "References",
     "Searchable",
+    "SecretRecords",
     "SoftRecords",
     "Tags",
     "Url",

@@ -93,12 +93,33 @@ class Filterable(Struct, frozen=True):
     """``list`` and ``count`` accept filters on the field."""
 
 
+class AtMostOne(Struct, frozen=True):
+    """A flag of at most one live record, or of one of those that are equal in the fields ``within``: a default, for example.
+
+    A record that gets the flag takes it from the other one, in the same transaction. A deleted record loses it. The table needs a
+    unique index on the tenant and the columns of ``within``, ``WHERE`` the flag is set.
+    """
+
+    within: tuple[str, ...] = ()
+
+
 class Searchable(Struct, frozen=True):
     """The ``search`` argument of ``list`` and ``count`` searches the field."""
 
 
 class Merged(Struct, frozen=True):
     """``update`` merges the object into the stored one, key by key. An empty object, or ``None``, clears it."""
+
+
+class DefaultsTo(Struct, frozen=True):
+    """The value of the field in a new record that leaves it out: that of another field, or of the actor context.
+
+    The ``New...`` Struct has the default ``UNSET`` for it. Without an actor the field is empty.
+    """
+
+    field: str = ""
+    actor: str = ""
+    """A field of ``ActorContext``, such as ``user``."""
 
 
 class References(Struct, frozen=True):
@@ -165,6 +186,8 @@ class Declaration(Struct, Generic[ROW], frozen=True):
     references: tuple[Field, ...]
     variants: tuple[Field, ...]
     """Fields that only some records can have; see ``OnlyFor``."""
+    flag: Field | None
+    """The field of the kind ``AtMostOne``."""
     secrets: tuple[Field, ...]
     """Fields of type ``Secret``: encrypted, with the tenant, the table, the key and the column as associated data."""
     defaults: dict[str, Any]
@@ -199,10 +222,15 @@ def declare(
     editable = _select(fields, [name for name in change.__struct_fields__ if name not in extra], change)
     sorted_by = tuple(fields[name.removeprefix("-")] for name in order)
     missing = [name for name in fields if name not in {field.name for field in new_fields} and name not in MANAGED]
+    copied = [fields[field.marker(DefaultsTo).field or field.name] for field in new_fields if field.marker(DefaultsTo)]
     problems = [
         (not key, "has no Key()"),
         (bool(missing), f"has fields that {new.__name__} does not have: {', '.join(missing)}"),
         (any(field in key for field in editable), f"has a key that {change.__name__} would change"),
+        (
+            any(field.marker(DefaultsTo) and field.marker(DefaultsTo).field for field in copied),
+            "has a default that is the default of another field",
+        ),
         (len({name.startswith("-") for name in order}) > 1, "is sorted in ascending and descending order at once"),
     ]
     for wrong, message in problems:
@@ -221,6 +249,7 @@ def declare(
         searchable=tuple(field for field in fields.values() if field.marker(Searchable)),
         references=tuple(field for field in fields.values() if field.marker(References)),
         variants=tuple(field for field in fields.values() if field.marker(OnlyFor)),
+        flag=next((field for field in fields.values() if field.marker(AtMostOne)), None),
         secrets=tuple(field for field in fields.values() if field.kind == "secret"),
         defaults={
             field.name: field.default for field in structs.fields(new) if field.default not in (NODEFAULT, UNSET)

@@ -6,7 +6,8 @@ from ...engines.protocol import Connection
 from ...errors import AlreadyExists
 from ..actor_context import ActorContext
 from ..store import writes_with_actor
-from .store import AsyncRecords, C, N, R
+from .record_rows import R
+from .store import AsyncRecords, C, N
 
 
 class AsyncSoftRecords(AsyncRecords[R, N, C]):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engines.dialect import Dialect
 from ..queries import Queries
-from .fields import Declaration, Field, Tags
+from .fields import AtMostOne, Declaration, Field, Tags
 from .references import reference_queries
 
 
@@ -31,6 +31,8 @@ class GeneratedQueries(Queries):
             statements |= self._natural_key_queries()
         if self._soft:
             statements |= self._soft_delete_queries()
+        if self._declared.flag is not None:
+            statements |= self._flag_queries(self._declared.flag)
         if self._declared.tags is not None:
             statements |= self._tag_queries(self._declared.tags)
         statements |= reference_queries(self._declared.references)
@@ -57,15 +59,14 @@ class GeneratedQueries(Queries):
         values = ", ".join(
             [":tenant_id", *(f":{field.column}" for field in declared.new_fields), *(":now_at" for _ in stamps)]
         )
-        sets = [f"{field.column} = :{field.column}" for field in declared.editable]
-        sets += ["version = version + 1"] if "version" in declared.fields else []
-        sets += ["updated_at = :now_at"] if "updated_at" in declared.fields else []
+        sets = [*(f"{field.column} = :{field.column}" for field in declared.editable), *self._stamps()]
         create = (
             f"INSERT INTO {self._table} ({columns})\nVALUES ({values})\nON CONFLICT DO NOTHING\n{self._returning()}"
         )
         update = f"UPDATE {self._table} SET {', '.join(sets)}\nWHERE {self._one_live()}\n{self._returning()}"
         hard_delete = f"DELETE FROM {self._table} WHERE {self._one_live()} RETURNING 1"
-        soft_delete = f"UPDATE {self._table} SET deleted_at = :now_at WHERE {self._one_live()} RETURNING 1"
+        drop = "" if declared.flag is None else f", {declared.flag.column} = FALSE"
+        soft_delete = f"UPDATE {self._table} SET deleted_at = :now_at{drop} WHERE {self._one_live()} RETURNING 1"
         return {"create": create, "update": update, "delete": soft_delete if self._soft else hard_delete}
 
     def _natural_key_queries(self) -> dict[str, str]:
@@ -82,6 +83,16 @@ class GeneratedQueries(Queries):
             "restore": f"UPDATE {self._table} SET deleted_at = NULL WHERE {deleted}\n{self._returning()}",
         }
 
+    def _flag_queries(self, flag: Field) -> dict[str, str]:
+        within = [self._declared.fields[name] for name in flag.marker(AtMostOne).within]
+        flagged = f"{self._all_live()}{_equal(within)} AND {flag.column}"
+        this = " AND ".join(f"{field.column} = :{field.column}" for field in self._declared.key)
+        sets = ", ".join([f"{flag.column} = FALSE", *self._stamps()])
+        return {
+            "flagged": f"{self._select()} WHERE {flagged}",
+            "clear_flag": f"UPDATE {self._table} SET {sets}\nWHERE {flagged} AND NOT ({this})\n{self._returning()}",
+        }
+
     def _tag_queries(self, field: Field) -> dict[str, str]:
         tags, (key,) = field.marker(Tags), self._declared.key
         return {
@@ -89,6 +100,11 @@ class GeneratedQueries(Queries):
             # Deleted explicitly, because a caller's own SQLite connection may have foreign keys switched off.
             "delete_tags": f"DELETE FROM {tags.table} WHERE tenant_id = :tenant_id AND {tags.column} = :{key.column}",
         }
+
+    def _stamps(self) -> list[str]:
+        """Return the assignments of the fields that every change sets."""
+        stamps = {"version": "version = version + 1", "updated_at": "updated_at = :now_at"}
+        return [assignment for name, assignment in stamps.items() if name in self._declared.fields]
 
     def _select(self) -> str:
         return f"SELECT /*columns {self._declared.row.__name__}*/ * FROM {self._table}"

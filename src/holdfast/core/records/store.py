@@ -7,32 +7,28 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from msgspec import UNSET, Struct
 
-from ...engines.protocol import Connection, Row
+from ...engines.protocol import Connection
 from ...errors import AlreadyExists, InvalidFilter, InvalidInput
 from .. import scope as scopes
 from .. import text
 from ..actor_context import ActorContext
-from ..encrypted_columns import EncryptedColumn
 from ..filters import Filter, FilterColumns
 from ..paging import Page, page, rows_to_read
-from ..queries import Query
 from ..registration import register_tenant
-from ..rows import mapper
-from ..store import TenantStore, reads, writes_with_actor
-from .fields import Field, declare, filter_columns
-from .naming import NamedRecords
+from ..store import reads, writes_with_actor
+from .fields import DefaultsTo, Field, declare, filter_columns
+from .record_rows import R, RecordRows
 from .references import check_references
-from .secrets import encrypted_column, merge_changes, wrap_secrets
+from .secrets import encrypted_column, merge_changes
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
 from .variants import check_variants
 
-R = TypeVar("R", bound=Struct)
 N = TypeVar("N", bound=Struct)
 C = TypeVar("C", bound=Struct)
 
 
-class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
+class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     """Base of stores that keep records of one kind in one tenant.
 
     A subclass names its types and its table; ``core/records/fields.py`` explains the types::
@@ -44,8 +40,6 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
     """
 
     table: ClassVar[str]
-    nouns: ClassVar[str]
-    """The plural of ``noun``; by default ``noun`` with an s."""
     order: ClassVar[Sequence[str]] = ()
     """Fields that a list is sorted by instead of the key; with ``-`` before each, in descending order."""
     live: ClassVar[str] = ""
@@ -55,9 +49,7 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
 
     new_type: ClassVar[type[Struct]]
     change_type: ClassVar[type[Struct]]
-    queries: ClassVar[GeneratedQueries]
     filters: ClassVar[FilterColumns]
-    secrets: ClassVar[dict[str, EncryptedColumn]]
     _soft: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -82,8 +74,8 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
             AlreadyExists: another record has this key or name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
-        row = await self._insert(connection, params)
+        params = self._now(self._new_values(new, acting))
+        row = await self._insert(connection, acting, params)
         if row is None:
             row = await self._one(connection, self.queries.get, params)
             if row is None or not all(is_same(field, params[field.column], row) for field in self.declared.new_fields):
@@ -104,8 +96,8 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
             AlreadyExists: another record has this name.
         """
         new = self._checked(new)
-        params = self._now(self._new_values(new))
-        row = await self._insert(connection, params)
+        params = self._now(self._new_values(new, acting))
+        row = await self._insert(connection, acting, params)
         if row is None:
             by_name = bool(self.declared.natural) and all(
                 getattr(new, field.name, UNSET) is UNSET for field in self.declared.key
@@ -203,7 +195,7 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
         row = await self._lock_row(connection, key, version)
         params = self._at(key) | {"now_at": self._scope.clock.now_us()}
         if not self._soft:
-            await self._before_delete(connection, params)
+            await self._before_delete(connection, acting, params)
             if self.declared.tags is not None:
                 await self.queries.delete_tags.all(connection, params)
         await self.queries.delete.all(connection, params)
@@ -220,17 +212,8 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
         """
         return ()
 
-    async def _before_delete(self, connection: Connection, params: dict[str, Any]) -> None:
+    async def _before_delete(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> None:
         """Called in the transaction of ``delete``, before a record is removed permanently; ``params`` contains its key."""
-
-    async def _on_change(
-        self, connection: Connection, acting: ActorContext, action: str, row: R, fields: Sequence[str]
-    ) -> None:
-        """Called in the transaction of every change of a record: one that was created, changed, deleted or restored.
-
-        Args:
-            fields: the names of the fields that were changed.
-        """
 
     def _subject(self, row: R) -> tuple[str, Sequence[str]]:
         """Return the noun and the key of a record, for the activity log."""
@@ -255,13 +238,15 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
             raise InvalidInput(f"{self.a_noun} is created from {expected}, not from {type(new).__name__}", field="new")
         return self._prepare(new)
 
-    def _new_values(self, new: N) -> dict[str, Any]:
+    def _new_values(self, new: N, acting: ActorContext) -> dict[str, Any]:
         """Return the fields of a new record in their stored form, by column."""
+        given = {field.name: getattr(new, field.name) for field in self.declared.new_fields}
+        given |= {field.name: self._scope.ids.new() for field in self.declared.key if given[field.name] is UNSET}
         values: dict[str, Any] = {}
         for field in self.declared.new_fields:
-            value = getattr(new, field.name)
-            if value is UNSET and field in self.declared.key:
-                value = self._scope.ids.new()
+            value, default = given[field.name], field.marker(DefaultsTo)
+            if value is UNSET and default is not None:
+                value = given[default.field] if default.field else getattr(acting, default.actor) or ""
             elif value is UNSET and field.optional:
                 value = None
             values[field.column] = encode_value(field, value, self._scope.limits, self.noun)
@@ -283,25 +268,11 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
     def _now(self, values: dict[str, Any]) -> dict[str, Any]:
         return self._scope.params(**values, now_at=self._scope.clock.now_us())
 
-    async def _one(self, connection: Connection, query: Query, params: dict[str, Any]) -> R | None:
-        row = await query.one(connection, params)
-        return None if row is None else self._rows(connection, [row])[0]
-
-    def _rows(self, connection: Connection, rows: Sequence[Row]) -> Sequence[R]:
-        records: Sequence[R] = mapper(self.declared.row, connection.dialect)(rows)
-        return wrap_secrets(records, self.declared, self.secrets, self._scope) if self.secrets else records
-
-    def _encrypted(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters with their secrets encrypted."""
-        key = [params[field.column] for field in self.declared.key]
-        scope = self._scope
-        return params | {name: column.encrypt(scope, key, params[name]) for name, column in self.secrets.items()}
-
-    async def _insert(self, connection: Connection, params: dict[str, Any]) -> R | None:
+    async def _insert(self, connection: Connection, acting: ActorContext, params: dict[str, Any]) -> R | None:
         """Insert a record; return ``None`` if its key or its name is taken."""
         await register_tenant(connection, params)
         await check_references(connection, self.queries.by_name, self.declared.references, params, self.noun)
-        row = await self._one(connection, self.queries.create, self._encrypted(params))
+        row = await self._write(connection, acting, self.queries.create, params)
         if row is not None:
             check_variants(self.declared, row, self.a_noun)
             await self._add_tags(connection, row)
@@ -339,13 +310,15 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
         fields = self.declared.fields
         different = [name for name, value in changes.items() if not is_same(fields[name], value, row)]
         if different:
-            row = await self._update(connection, row, changes, different)
+            row = await self._update(connection, acting, row, changes, different)
         different += await self._after_save(connection, given, row)
         if different:
             await self._on_change(connection, acting, "changed", row, different)
         return row
 
-    async def _update(self, connection: Connection, row: R, changes: dict[str, Any], different: Sequence[str]) -> R:
+    async def _update(
+        self, connection: Connection, acting: ActorContext, row: R, changes: dict[str, Any], different: Sequence[str]
+    ) -> R:
         columns = (*self.declared.key, *self.declared.natural, *self.declared.editable)
         values = {field.column: changes.get(field.name, UNSET) for field in columns}
         for field in columns:
@@ -355,7 +328,7 @@ class AsyncRecords(NamedRecords, TenantStore, Generic[R, N, C]):
         changed_references = [field for field in self.declared.references if field.name in different]
         await check_references(connection, self.queries.by_name, changed_references, params, self.noun)
         try:
-            changed = await self._one(connection, self.queries.update, self._encrypted(params))
+            changed = await self._write(connection, acting, self.queries.update, params)
         except AlreadyExists:
             raise self._taken(params, "choose another name") from None
         assert changed is not None  # the row is locked

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Generic
 
 from ..blocking import Blocking, blocking
+from .record_rows import R
+from .revealing import AsyncSecretRecords
 from .soft import AsyncSoftRecords
-from .store import AsyncRecords, C, N, R
+from .store import AsyncRecords, C, N
 
 
 class Records(Blocking[AsyncRecords[R, N, C]], Generic[R, N, C]):
@@ -26,3 +28,9 @@ class SoftRecords(Records[R, N, C]):
     """Base of stores whose records can be restored after deletion, for synchronous programs."""
 
     restore = blocking(AsyncSoftRecords[R, N, C].restore)
+
+
+class SecretRecords(Records[R, N, C]):
+    """Base of stores whose records have secrets, for synchronous programs."""
+
+    reveal = blocking(AsyncSecretRecords[R, N, C].reveal)

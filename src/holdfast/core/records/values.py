@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from urllib.parse import urlsplit
 
 from ...clock import from_us, to_us
-from ...errors import Conflict, InvalidFilter, InvalidInput
+from ...errors import Conflict, DecryptionFailed, InvalidFilter, InvalidInput
 from ...ids import parse as parse_id
 from ...limits import Limits
 from .. import scope as scopes
@@ -47,13 +47,22 @@ def encode_row_value(field: Field, value: Any) -> Any:
 def is_same(field: Field, value: Any, row: Any) -> bool:
     """Return whether a row contains a value that is given in its stored form."""
     current = getattr(row, field.name)
-    if value is None or current is None or field.kind == "secret":
-        return bool(value == current)
+    if value is None or current is None:
+        return value is current
+    if field.kind == "secret":
+        return _is_same_secret(value, current)
     if field.kind == "text":
         return bool(text.unescape(value) == current)
     if field.kind == "json":
         return text.identical(text.load(value), current)
     return bool((from_us(value) if field.kind == "time" else value) == current)
+
+
+def _is_same_secret(value: Any, current: Any) -> bool:
+    try:
+        return bool(value == current)
+    except DecryptionFailed:
+        return False  # its key is lost: another secret can replace it
 
 
 def check_version(current: int, expected: int | None, what: str) -> None:

@@ -1,0 +1,1 @@
+"""The engines on PostgreSQL, blocking and asynchronous."""

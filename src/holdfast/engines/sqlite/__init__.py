@@ -1,0 +1,1 @@
+"""The engines on SQLite, blocking and asynchronous."""

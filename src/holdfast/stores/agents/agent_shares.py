@@ -12,13 +12,15 @@ from ...core.records import Limited, References
 from ...core.rows import Column
 from ..objects.activity import Audited
 
+LIVE_AGENT = References("agents", "agent", live="deleted_at IS NULL")
+"""Marks a field that names an agent, which must exist."""
 ShareRole = Literal["user", "admin", "operator"]
 
 
 class AgentShare(Struct, frozen=True):
     """A user may use an agent, in a role."""
 
-    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), References("agents", "agent")]
+    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), LIVE_AGENT]
     user: Annotated[str, Column("user_id"), Limited("name_bytes", empty=False)]
     role: ShareRole
     granted_by: Annotated[str, Limited("name_bytes")]

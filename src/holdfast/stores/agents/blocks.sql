@@ -1,11 +1,15 @@
+-- part: live
+EXISTS (SELECT 1 FROM agents AS a WHERE a.tenant_id = :tenant_id AND a.id = :id AND a.deleted_at IS NULL)
+
 -- name: list
 -- All blocks of an agent in their order.
 SELECT /*columns Block*/ * FROM core_blocks
-WHERE tenant_id = :tenant_id AND agent_id = :id
+WHERE tenant_id = :tenant_id AND agent_id = :id AND /*part live*/
 ORDER BY place, label;
 
 -- name: get
-SELECT /*columns Block*/ * FROM core_blocks WHERE tenant_id = :tenant_id AND agent_id = :id AND label = :label;
+SELECT /*columns Block*/ * FROM core_blocks
+WHERE tenant_id = :tenant_id AND agent_id = :id AND label = :label AND /*part live*/;
 
 -- name: create
 -- A new block comes last.

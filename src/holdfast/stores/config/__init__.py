@@ -1,0 +1,1 @@
+"""Configuration of a tenant, such as its model providers."""

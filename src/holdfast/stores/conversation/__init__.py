@@ -1,0 +1,1 @@
+"""Sessions, messages, and everything else that belongs to a conversation."""

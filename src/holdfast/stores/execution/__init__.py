@@ -1,0 +1,1 @@
+"""Runs of agents, and the saved states of frameworks."""

@@ -1,0 +1,1 @@
+"""Tenants, API keys, retention, erasure and diagnostics."""

@@ -1,0 +1,1 @@
+"""Memories of agents and crews, found by similarity."""

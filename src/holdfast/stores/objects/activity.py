@@ -206,10 +206,17 @@ async def log_change(
     details: Mapping[str, Any] | None = None,
 ) -> None:
     """Log a change that a store made, in the transaction of the change. ``details`` must not contain a secret."""
+    await LOG.append_all(connection, scope, [change_by(acting, action, subject_kind, subject_id, details)])
+
+
+def change_by(
+    acting: ActorContext, action: str, subject_kind: str, subject_id: str, details: Mapping[str, Any] | None = None
+) -> NewActivity:
+    """Return the entry for a change that a store made. ``details`` must not contain a secret."""
     actor_type, actor = acting.actor()
     if acting.api_key and actor_type != "api_key":
         details = {**(details or {}), "api_key": acting.api_key}
-    activity = NewActivity(
+    return NewActivity(
         action=action,
         actor_type=actor_type,
         actor=actor,
@@ -218,14 +225,14 @@ async def log_change(
         details=details or {},
         address=acting.address or "",
     )
-    await LOG.append_all(connection, scope, [activity])
 
 
 class Audited:
     """Mixin of record stores and grant stores whose changes are logged: ``class AsyncProviders(Audited, AsyncRecords[...])``.
 
-    An entry names the record, the action and, for a change, the fields that changed; it never contains their values. The actions
-    are ``provider.created``, ``.changed``, ``.deleted`` and ``.restored``, and of a grant ``.granted`` and ``.revoked``.
+    An entry names the record, the action, and the fields that were changed or revealed; it never contains their values. The
+    actions are ``provider.created``, ``.changed``, ``.deleted``, ``.restored`` and ``.revealed``, and of a grant ``.granted``
+    and ``.revoked``.
     """
 
     _scope: scopes.Scope

@@ -1,0 +1,1 @@
+"""Snapshots of workspaces, and rewinds of runs."""

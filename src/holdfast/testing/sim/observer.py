@@ -147,7 +147,7 @@ _CALLS = """SELECT tenant_id, run_id, id, safety, status, epoch, attempts, step,
 _MESSAGES = """SELECT tenant_id, session_id, seq, id, role, content, token_count FROM messages
     ORDER BY tenant_id, session_id, seq"""
 _SESSIONS = "SELECT tenant_id, id, next_seq, message_count, token_count FROM sessions"
-_AGENTS = "SELECT tenant_id, id, name, version FROM agents"
+_AGENTS = "SELECT tenant_id, id, display_name, version FROM agents WHERE deleted_at IS NULL"
 
 
 class Observer:

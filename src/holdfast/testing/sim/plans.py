@@ -83,13 +83,21 @@ def check_end(plan: PlannedRun, run: RunRow, rows: Rows) -> None:
     replies = [words[1] for words in map(_words, log) if words[0] == run.id]
     expected = [str(number) for number in range(1, len(plan.steps) + 1)]
     if replies != expected:
-        raise Violation(f"run {run.id} is completed with the replies {replies} instead of {expected}")
+        raise Violation(
+            f"run {run.id} is completed with the replies {replies} instead of {expected}",
+            kind="wrong_replies",
+            subject=run.id,
+        )
     calls = rows.calls.get((run.tenant, run.id), {})
     for planned in plan.steps:
         for call in planned.calls:
             row = calls.get(call.id)
             if row is None or row.step is None:
-                raise Violation(f"run {run.id} is completed, but the row of its call {call.id} is {row}")
+                raise Violation(
+                    f"run {run.id} is completed, but the row of its call {call.id} is {row}",
+                    kind="call_without_step",
+                    subject=call.id,
+                )
 
 
 def _words(message: MessageRow) -> list[str]:

@@ -41,10 +41,11 @@ class ToolFailed(Exception):
 
 
 class Report(Struct, frozen=True):
-    """The result of a simulation. ``violation`` describes the broken promise, or is ``None``."""
+    """The result of a simulation. ``violation`` describes the broken promise, or is ``None``; ``kind`` is its kind."""
 
     seed: int
     violation: str | None
+    kind: str
     events: int
     seconds: float
     """Simulated seconds."""
@@ -90,21 +91,23 @@ class Simulation:
 
     def run(self) -> Report:
         """Run the simulation to its end and return its report."""
-        violation: str | None = None
+        violation: Violation | None = None
         try:
             self._prepare()
             self._run_with_faults()
             self._run_without_faults()
             self._cut_power_finally()
         except Violation as error:
-            violation = str(error)
+            violation = error
             self.say(f"VIOLATION {violation}")
         finally:
             self._end_all()
             self.machine.close()
         seconds = (self.machine.now_us - START_US) / 1_000_000
         trace = "".join(f"{line}\n" for line in self.trace)
-        return Report(self.seed, violation, self._events, seconds, dict(sorted(self._faults.happened.items())), trace)
+        faults = dict(sorted(self._faults.happened.items()))
+        text, kind = (str(violation), violation.kind) if violation else (None, "")
+        return Report(self.seed, text, kind, self._events, seconds, faults, trace)
 
     def say(self, text: str) -> None:
         """Write a line to the trace."""
@@ -154,7 +157,7 @@ class Simulation:
         until = self.machine.now_us + round(self.scenario.calm_s * 1_000_000)
         while not self._is_finished():
             if self.machine.now_us > until or self._events > MAX_EVENTS:
-                raise Violation(f"not all came to its end: {self.scenario.unfinished(self.observer)}")
+                raise Violation(f"some runs did not end: {self.scenario.unfinished(self.observer)}", kind="unfinished")
             self._event()
 
     def _cut_power_finally(self) -> None:
@@ -162,7 +165,7 @@ class Simulation:
         self.machine.cut_power("LostWrites")
         self._lose_power(during=None)
         self.scenario.check(self.observer)
-        self.say("all came to its end")
+        self.say("all runs ended")
 
     def _is_finished(self) -> bool:
         if not any(process.is_open for process in self.processes):
@@ -196,7 +199,7 @@ class Simulation:
                     waiting.append((process.start_us, process))
                 waiting += [(max(task.wake_us, process.paused_until_us), task) for task in process.tasks]
             if not waiting:
-                raise Violation(f"no process can continue: {self.scenario.unfinished(self.observer)}")
+                raise Violation(f"no process can continue: {self.scenario.unfinished(self.observer)}", kind="deadlock")
             ready = [candidate for at_us, candidate in waiting if at_us <= self.machine.now_us]
             if ready:
                 return self._random.choice(ready)
@@ -246,7 +249,9 @@ class Simulation:
         except Violation:
             raise
         except Exception as error:
-            raise Violation(f"{task.name} raised {type(error).__name__}: {error}") from error
+            raise Violation(
+                f"{task.name} raised {type(error).__name__}: {error}", kind="error", subject=task.name
+            ) from error
 
     def _die(self, process: Process, why: str) -> None:
         self.say(f"{process.name} {why}")
@@ -287,7 +292,10 @@ class Simulation:
             after = self._read(path)
             if before is not None and after != before:
                 tables = [name for name in before if before[name] != after.get(name)]
-                raise Violation(f"a power cut without a write in progress has changed {', '.join(tables)}")
+                raise Violation(
+                    f"a power cut without a write in progress has changed {', '.join(tables)}",
+                    kind="changed_by_power_cut",
+                )
             observer = Observer(path)
             try:
                 self._see(observer)
@@ -299,7 +307,7 @@ class Simulation:
         try:
             return read_state(Path(path))
         except DatabaseDamaged as error:
-            raise Violation(f"the database is damaged after a power cut: {error}") from error
+            raise Violation(f"the database is damaged after a power cut: {error}", kind="damaged") from error
 
     def _check(self) -> None:
         if not any(process.is_open for process in self.processes):

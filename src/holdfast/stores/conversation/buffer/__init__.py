@@ -1,0 +1,1 @@
+"""Buffered sessions."""

@@ -1,0 +1,1 @@
+"""Compactions of sessions: plans, execution, the archive and rollbacks."""

@@ -1,0 +1,1 @@
+"""Checkpoints of graphs, whose states share pieces."""

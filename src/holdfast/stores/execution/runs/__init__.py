@@ -1,0 +1,1 @@
+"""Runs: their steps, leases and tool calls."""

@@ -1,0 +1,1 @@
+"""Retention of snapshots: policies, holds, quotas and sweeps."""

@@ -9,32 +9,30 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...core.crypto import Secret
 from ...core.records import (
-    AsyncRecords,
+    AsyncSecretRecords,
     Filterable,
     Key,
     Limited,
     Merged,
     Metadata,
     Natural,
-    Records,
-    References,
     Searchable,
+    SecretRecords,
 )
 from ...core.rows import Column
 from ...ids import Id
+from ..agents.agent_shares import LIVE_AGENT
 from ..objects.activity import Audited
 
 
 class ChannelInstance(Struct, frozen=True):
-    """A connection to a chat platform, such as one Telegram bot. ``credentials.reveal()`` decrypts its credentials."""
+    """A connection to a chat platform, such as one Telegram bot."""
 
     id: Annotated[Id, Key()]
     name: Annotated[str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable()]
     display_name: Annotated[str, Limited("display_bytes"), Searchable()]
     channel_type: Annotated[str, Limited("name_bytes", empty=False), Filterable(), Searchable()]
-    agent: Annotated[
-        str, Column("agent_id"), Limited("name_bytes", empty=False), Filterable(), References("agents", "agent")
-    ]
+    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), Filterable(), LIVE_AGENT]
     credentials: Annotated[Secret[dict[str, Any]] | None, Merged()]
     config: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
     is_enabled: Annotated[bool, Filterable()]
@@ -69,11 +67,11 @@ class ChannelInstanceChange(Struct, frozen=True):
     is_enabled: bool | UnsetType = UNSET
 
 
-class AsyncChannelInstances(Audited, AsyncRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
+class AsyncChannels(Audited, AsyncSecretRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
     """The channel instances of one tenant, by name."""
 
     table, noun, order = "channel_instances", "channel instance", ("name",)
 
 
-class ChannelInstances(Records[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
+class Channels(SecretRecords[ChannelInstance, NewChannelInstance, ChannelInstanceChange]):
     """The channel instances of one tenant, by name."""

@@ -6,15 +6,15 @@ from typing import Any
 
 from holdfast.core.crypto import Secret
 from holdfast.stores.agents.agents import NewAgent
-from holdfast.stores.channels.channel_instances import ChannelInstanceChange, NewChannelInstance
+from holdfast.stores.channels.channels import ChannelInstanceChange, NewChannelInstance
 from tests.contract.cases.suite import contract
 from tests.contract.cases.world import World
 
 
 @contract()
 async def credentials_are_merged_and_never_shown(world: World) -> None:
-    await world.tenant().agents.create(NewAgent("Ada", id="ada"))
-    channels = world.tenant().channel_instances
+    await world.tenant().agents.create(NewAgent("ada", display_name="Ada"))
+    channels = world.tenant().channels
     created = await channels.create(
         NewChannelInstance("bot", "telegram", "ada", credentials=Secret({"token": "t0ken"}))
     )
