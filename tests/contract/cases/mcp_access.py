@@ -24,7 +24,7 @@ from tests.contract.cases.world import World, flat, raises, uuid_of
 async def _servers(acme: Any, *names: str) -> list[McpServer]:
     """Create servers, and the agents that the tests grant them to."""
     for agent in ("ada", "bob"):
-        await acme.agents.upsert(NewAgent(agent, id=agent))
+        await acme.agents.upsert(NewAgent(agent))
     return [
         await acme.mcp_servers.create(
             NewMcpServer(name, transport="sse", url="https://example.com", headers=Secret({"token": "t0ken"}))
@@ -207,7 +207,7 @@ async def wrong_requests_are_refused(world: World) -> None:
     server, gone = await _servers(acme, "s", "gone")
     await acme.mcp_servers.delete(gone.id)
     (theirs,) = await _servers(zenith, "s")
-    await zenith.agents.create(NewAgent("eve", id="eve"))
+    await zenith.agents.create(NewAgent("eve"))
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("agent", {"scope": "agent"}),
         ("user", {"scope": "user"}),

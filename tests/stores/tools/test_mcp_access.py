@@ -68,7 +68,7 @@ def usable(states: Sequence[str], agents: Grants, users: Grants, agent: str, use
 
 def build(acme: TenantHandle, states: Sequence[str], agents: Grants, users: Grants) -> None:
     for agent in AGENTS:
-        acme.agents.create(NewAgent(agent, id=agent))
+        acme.agents.create(NewAgent(agent))
     ids = {name: acme.mcp_servers.create(NewMcpServer(name)).id for name in NAMES}
     for (name, agent), (enabled, allow, deny) in agents.items():
         acme.mcp_grants.grant(NewMcpAgentGrant(ids[name], agent, enabled, allow, deny))
@@ -135,7 +135,7 @@ def test_accessible_servers_are_read_from_indexes_on_postgres(new_postgres_url: 
     with Holdfast(new_postgres_url) as hf:
         acme = hf.tenant("acme")
         for number in range(40):
-            acme.agents.create(NewAgent(f"a{number}", id=f"a{number}"))
+            acme.agents.create(NewAgent(f"a{number}"))
         for number in range(60):
             server = acme.mcp_servers.create(NewMcpServer(f"s{number}")).id
             for agent in random.sample(range(40), 6):

@@ -96,17 +96,12 @@ def cursor_params(cursor: str, listing: str, order: Sequence[Field]) -> dict[str
     params: dict[str, Any] = {}
     for field, value in zip(order, values, strict=True):
         if field.kind == "id":
-            value = id_in_cursor(value)
+            value = _id_in_cursor(value)
         params[f"after_{field.column}"] = text.escape(value) if isinstance(value, str) else value
     return params
 
 
-def id_in_cursor(value: str) -> str:
-    """Return an id that a cursor contains.
-
-    Raises:
-        InvalidFilter: it is not an id.
-    """
+def _id_in_cursor(value: str) -> str:
     try:
         return parse_id(value, "cursor")
     except InvalidInput as error:

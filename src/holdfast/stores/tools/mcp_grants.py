@@ -16,6 +16,7 @@ from ...core.grants import AsyncGrants, Grants, GrantTable
 from ...core.records import Limited, Names, References
 from ...core.rows import Column
 from ...ids import Id
+from ..agents.agent_shares import LIVE_AGENT
 from ..objects.activity import Audited
 
 Server = Annotated[Id, Column("server_id"), References("mcp_servers", "MCP server", live="deleted_at IS NULL")]
@@ -25,7 +26,7 @@ class McpAgentGrant(Struct, frozen=True):
     """An agent may use an MCP server."""
 
     server: Server
-    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), References("agents", "agent")]
+    agent: Annotated[str, Column("agent_id"), Limited("name_bytes", empty=False), LIVE_AGENT]
     is_enabled: bool
     tool_allow: Annotated[list[str] | None, Names("tools")]
     """The tools that may be used; all if it is ``None``."""

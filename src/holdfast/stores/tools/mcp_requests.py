@@ -15,7 +15,7 @@ from msgspec import Struct
 from ...clock import from_us
 from ...core.actor_context import ActorContext
 from ...core.blocking import blocking
-from ...core.records import Limited, Names, References
+from ...core.records import Limited, Names
 from ...core.rows import Column
 from ...core.store import writes_with_actor
 from ...core.transition_stores import AsyncTransitions, Transitions
@@ -23,6 +23,7 @@ from ...core.transitions import Move, TransitionTable
 from ...engines.protocol import Connection
 from ...errors import InvalidInput
 from ...ids import Id
+from ..agents.agent_shares import LIVE_AGENT
 from ..objects.activity import Audited
 from .mcp_grants import AsyncMcpGrants, NewMcpAgentGrant, NewMcpGrant, NewMcpUserGrant, Server
 
@@ -35,7 +36,7 @@ class McpRequest(Struct, frozen=True):
     id: Id
     server: Server
     scope: Literal["agent", "user"]
-    agent: Annotated[str | None, Column("agent_id"), Limited("name_bytes", empty=False), References("agents", "agent")]
+    agent: Annotated[str | None, Column("agent_id"), Limited("name_bytes", empty=False), LIVE_AGENT]
     user: Annotated[str | None, Column("user_id"), Limited("name_bytes", empty=False)]
     tool_allow: Annotated[list[str] | None, Names("tools")]
     """The tools it asks for; all if it is ``None``."""

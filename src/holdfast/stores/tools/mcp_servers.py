@@ -23,8 +23,10 @@ from ...core.filters import Filter, FilterColumns
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.records import (
+    AsyncSecretRecords,
     AsyncSoftRecords,
     AtLeast,
+    DefaultsTo,
     Filterable,
     Key,
     Limited,
@@ -32,10 +34,11 @@ from ...core.records import (
     Natural,
     OnlyFor,
     Searchable,
+    SecretRecords,
     SoftRecords,
     Url,
 )
-from ...core.records.values import id_in_cursor
+from ...core.records.values import cursor_of, cursor_params
 from ...core.rows import Column, mapper
 from ...core.store import reads
 from ...engines.protocol import Connection
@@ -71,7 +74,7 @@ class McpServer(Struct, frozen=True):
     spec: Annotated[dict[str, Any], Limited("metadata_bytes")]
     """What the server was declared with and no other field holds."""
     is_enabled: Annotated[bool, Filterable()]
-    created_by: Annotated[str, Limited("name_bytes"), Filterable()]
+    created_by: Annotated[str, Limited("name_bytes"), Filterable(), DefaultsTo(actor="user")]
     last_connected_at: datetime | None
     version: int
     created_at: datetime
@@ -130,7 +133,10 @@ class NewMcpTool(Struct, frozen=True):
 
 
 class NewMcpServer(Struct, frozen=True):
-    """An MCP server to save. ``tools`` replaces the tools discovered on it; without it they stay."""
+    """An MCP server to save. ``tools`` replaces the tools discovered on it; without it they stay.
+
+    Without ``created_by``, it names the user of the actor context.
+    """
 
     name: str
     kind: str = ""
@@ -149,7 +155,7 @@ class NewMcpServer(Struct, frozen=True):
     settings: dict[str, Any] = {}
     spec: dict[str, Any] = {}
     is_enabled: bool = True
-    created_by: str = ""
+    created_by: str | UnsetType = UNSET
     last_connected_at: datetime | UnsetType | None = UNSET
     tools: list[NewMcpTool] | UnsetType = UNSET
 
@@ -193,7 +199,11 @@ SERVERS_IN_ORDER = "mcp_servers_by_name"
 """The index by which SQLite reads the servers of a list of tools, unless the list is that of one server's id."""
 
 
-class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServerChange]):
+class AsyncMcpServers(
+    Audited,
+    AsyncSecretRecords[McpServer, NewMcpServer, McpServerChange],
+    AsyncSoftRecords[McpServer, NewMcpServer, McpServerChange],
+):
     """The MCP servers of one tenant, by name and kind."""
 
     table, noun, order, extra = "mcp_servers", "MCP server", ("name", "kind"), ("tools",)
@@ -257,16 +267,16 @@ class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServ
             user_id=None if user is None else scopes.name(user, "user", limits),
             limit=rows_to_read(limit, limits),
         )
-        clause = ""
+        listing, order, clause = "mcp_access", self.declared.key, ""
         if cursor is not None:
-            (after,) = decode_cursor(cursor, "mcp_access", str)
-            params["after_id"], clause = id_in_cursor(after), "\n  AND g.server_id > :after_id"
+            params |= cursor_params(cursor, listing, order)
+            clause = "\n  AND g.server_id > :after_id"
         found = await queries.accessible.all(connection, params, clause)
         width = len(McpServer.__struct_fields__)
         servers = self._rows(connection, [row[:width] for row in found])
         grants = mapper(_GrantedTools, connection.dialect)([row[width:] for row in found])
         rows = [granted.access(server) for server, granted in zip(servers, grants, strict=True)]
-        return page(rows, limit, limits, "MCP servers", lambda row: encode_cursor("mcp_access", row.server.id))
+        return page(rows, limit, limits, self.nouns, lambda row: cursor_of(listing, order, row.server))
 
     async def _after_save(self, connection: Connection, given: Struct, row: McpServer) -> Sequence[str]:
         tools = getattr(given, "tools", UNSET)
@@ -298,7 +308,9 @@ class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServ
         return ["tools"] if removed or changed else []
 
 
-class McpServers(SoftRecords[McpServer, NewMcpServer, McpServerChange]):
+class McpServers(
+    SecretRecords[McpServer, NewMcpServer, McpServerChange], SoftRecords[McpServer, NewMcpServer, McpServerChange]
+):
     """The MCP servers of one tenant, by name and kind."""
 
     tools = blocking(AsyncMcpServers.tools)
