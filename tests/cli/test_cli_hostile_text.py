@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from holdfast import Holdfast, NewAgent, NewChannelInstance, NewMessage
 from holdfast.cli.commands import root
 from holdfast.encryption import Secret, new_key
+from holdfast.types import NewMcpServer, NewMcpTool
 from tests.cli.commands import commands, is_inherited
 from tests.cli.test_cli_checkpoints import state
 from tests.workspaces.fingerprints import put
@@ -42,6 +43,7 @@ class Setup(NamedTuple):
     hold: str
     snapshots: list[str]
     codes: list[str]
+    requests: list[str]
 
 
 @pytest.fixture
@@ -92,11 +94,17 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
                 config={HOSTILE: HOSTILE},
             )
         )
+        tool = NewMcpTool(HOSTILE, HOSTILE)
+        server = tenant.mcp_servers.create(NewMcpServer(HOSTILE, transport="stdio", command=HOSTILE, tools=[tool]))
+        requests = [
+            tenant.mcp_requests.create(server.id, scope="user", user=HOSTILE, reason=HOSTILE, tool_allow=[HOSTILE])
+            for _ in range(4)
+        ]
         tenant.secrets.set(HOSTILE, Secret(HOSTILE.replace("\n", "")))  # the lines of a secret are printed
         codes = [tenant.pairing.request(sender, HOSTILE, account=HOSTILE).code for sender in (HOSTILE, f"2 {HOSTILE}")]
         hold = tenant.retention.hold(HOSTILE).id
         key = hf.api_keys.create(f"hf_{'a1' * 24}", name=HOSTILE, scopes=["read"], tenant=HOSTILE).id
-    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes)
+    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes, [request.id for request in requests])
 
 
 def walk(setup: Setup) -> Iterator[list[str]]:
@@ -122,6 +130,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
+    yield from walk_mcp(setup)
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -168,6 +177,19 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["migrate", "down", "--to", "1", "--yes"]
 
 
+def walk_mcp(setup: Setup) -> Iterator[list[str]]:
+    """Yield the commands of MCP servers, grants and requests."""
+    yield ["mcp", "tools"]
+    yield ["mcp", "grants", "grant", HOSTILE, "--agent", HOSTILE, "--tool-allow", HOSTILE]
+    yield ["mcp", "grants", "list", HOSTILE, "--kind", "agent"]
+    yield ["mcp", "access", HOSTILE, "--user", HOSTILE]
+    yield ["mcp", "grants", "revoke", HOSTILE, "--agent", HOSTILE]
+    yield ["mcp", "requests", "create", HOSTILE, "--user", HOSTILE, "--reason", HOSTILE]
+    yield ["mcp", "requests", "list"]
+    for name, id in zip(("show", "approve", "reject", "cancel"), setup.requests, strict=True):
+        yield ["mcp", "requests", name, id]
+
+
 def test_no_command_prints_control_characters(setup: Setup) -> None:
     walked: set[str] = set()
     outputs: dict[str, str] = {}
@@ -195,7 +217,9 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
 
 def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
-    return arguments[:1] if arguments[0] in ("version", "completion", "doctor", "export") else arguments[:2]
+    if arguments[0] in ("version", "completion", "doctor", "export"):
+        return arguments[:1]
+    return arguments[: 3 if arguments[1] in ("grants", "requests") else 2]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:

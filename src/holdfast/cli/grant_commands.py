@@ -50,6 +50,7 @@ class _Commands:
         self._store, self._tables, self._key_of = store, kind.grants, key_of
         self._resource = self._tables[0].resource
         self._nouns = " or ".join(table.a_noun for table in self._tables)
+        self._argument = self._resource.upper()
         self._resource_argument = click.argument(self._resource)
 
     def grant(self, name: str) -> click.Command:
@@ -59,7 +60,7 @@ class _Commands:
             attributes |= {field: table.fields[field] for field in given if field != "granted_by"}
         options = [option for field in attributes.values() for option in field_options(field)]
 
-        @click.command(name, help=f"Make {self._nouns}, or replace its attributes.")
+        @click.command(name, help=f"Make {self._nouns} of {self._argument}, or replace its attributes.")
         @tenant_option
         @self._resource_argument
         @decorate([*self._principals("The {} that gets access."), *options])
@@ -80,7 +81,7 @@ class _Commands:
         return command
 
     def revoke(self, name: str) -> click.Command:
-        @click.command(name, help=f"Remove {self._nouns}.")
+        @click.command(name, help=f"Remove {self._nouns} of {self._argument}.")
         @tenant_option
         @self._resource_argument
         @decorate(self._principals("The {} that loses access."))
@@ -108,7 +109,7 @@ class _Commands:
         )
         cursor = click.option("--cursor", help="The cursor of the next page, which the JSON of a page has as `next`.")
         nouns = " or ".join(table.nouns for table in self._tables)
-        about = f"List the {nouns} of one {self._resource}, or those to one principal."
+        about = f"List the {nouns} of one {self._argument}, or those to one principal."
 
         @click.command(name, help=about)
         @tenant_option
