@@ -20,7 +20,12 @@ EXTRAS: dict[str, list[str]] = {
     if name != "all"
 }
 """Each extra, and the packages that it installs."""
-MODULES = {"a2a-sdk": "a2a", "langgraph-checkpoint": "langgraph", "psycopg-pool": "psycopg_pool"}
+MODULES = {
+    "a2a-sdk": "a2a",
+    "jsonschema-rs": "jsonschema_rs",
+    "langgraph-checkpoint": "langgraph",
+    "psycopg-pool": "psycopg_pool",
+}
 """The import names of packages, where they differ."""
 JOINED = """
 their_type = type("Connection", (), {{"__module__": "{module}"}})
@@ -36,6 +41,16 @@ USES = {
     "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],
+    "tools": [
+        (
+            "from holdfast.types import NewCustomTool as New\n"
+            "holdfast.Holdfast(':memory:').tenant('a').custom_tools.create(New('t', 'true', parameters={'type': 'object'}))"
+        ),
+        (
+            "from holdfast.types import NewSecureCLI as New\n"
+            "holdfast.Holdfast(':memory:').tenant('a').secure_cli.create(New('gh', deny_args=['x']))"
+        ),
+    ],
     "erasure": [
         "from holdfast.erasure import ErasureConsumer; ErasureConsumer(holdfast.AsyncHoldfast(':memory:'), 'redis://x')"
     ],

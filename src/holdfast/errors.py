@@ -98,6 +98,17 @@ class Forbidden(HoldfastError):
         """Why, for programs: ``"expired"``, for example."""
 
 
+class CommandRefused(Forbidden):
+    """The configuration of a program does not allow this command: do not run it."""
+
+    def __init__(self, message: str | None = None, *, rule: str = "", pattern: str = "") -> None:
+        super().__init__(message, reason=rule)
+        self.rule = rule
+        """The rule that refused it: ``operator``, ``path``, ``deny_args`` or ``deny_verbose``."""
+        self.pattern = pattern
+        """The operator, path or regular expression of the rule."""
+
+
 class ReadOnly(Forbidden):
     """The database can be read but not written: check the permissions of the file and its directory."""
 

@@ -82,6 +82,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Tools of one agent or MCP server, and names in a list of tools that a grant allows or denies."""
     tool_timeout_ms: int = 3_600_000
     """Milliseconds after which a call of a tool is given up."""
+    builtin_tools: int = 1_000
+    """Builtin tools of one tenant."""
+    command_bytes: int = 128 * KIB - 1
+    """Bytes of one command of a custom tool, before and after its arguments are filled in; Linux limits an argument to this."""
+    command_timeout_s: int = 3_600
+    """Seconds that a command may run."""
+    cli_command_bytes: int = 16 * KIB
+    """Bytes of one command line for a program with credentials."""
+    deny_patterns: int = 50
+    """Regular expressions in one list of denied arguments."""
+    schema_nodes: int = 1_000
+    """Objects and lists in the JSON Schema of one tool, with each reference replaced by the schema it names."""
     system_bytes: int = MIB
     """Bytes of an agent's system prompt as UTF-8."""
     blocks: int = 100

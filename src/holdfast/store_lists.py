@@ -41,9 +41,12 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import AsyncBuiltinTools, BuiltinTools
+from .stores.tools.custom_tools import AsyncCustomTools, CustomTools
 from .stores.tools.mcp_grants import AsyncMcpGrants, McpGrants
 from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequests
 from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
+from .stores.tools.secure_cli import AsyncSecureCLIs, SecureCLIs
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -125,6 +128,9 @@ class TenantStores:
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
+    custom_tools = StoreField(AsyncCustomTools, CustomTools)
+    builtin_tools = StoreField(AsyncBuiltinTools, BuiltinTools)
+    secure_cli = StoreField(AsyncSecureCLIs, SecureCLIs)
     mcp_servers = StoreField(AsyncMcpServers, McpServers)
     mcp_grants = StoreField(AsyncMcpGrants, McpGrants)
     mcp_requests = StoreField(AsyncMcpRequests, McpRequests)

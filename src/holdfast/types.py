@@ -61,6 +61,22 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import (
+    AsyncBuiltinTools,
+    BuiltinTool,
+    BuiltinToolChange,
+    BuiltinTools,
+    NewBuiltinTool,
+    SeedResult,
+)
+from .stores.tools.custom_tools import (
+    AsyncCustomTools,
+    CustomTool,
+    CustomToolChange,
+    CustomTools,
+    NewCustomTool,
+    RenderedCommand,
+)
 from .stores.tools.mcp_grants import (
     AsyncMcpGrants,
     McpAgentGrant,
@@ -80,6 +96,15 @@ from .stores.tools.mcp_servers import (
     NewMcpServer,
     NewMcpTool,
 )
+from .stores.tools.scrubbing import MIN_SCRUBBED_CHARS, ScrubbedStream, Scrubber
+from .stores.tools.secure_cli import (
+    AsyncSecureCLIs,
+    NewSecureCLI,
+    PreparedCommand,
+    SecureCLI,
+    SecureCLIChange,
+    SecureCLIs,
+)
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -94,6 +119,7 @@ from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
+    "MIN_SCRUBBED_CHARS",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -121,11 +147,13 @@ __all__ = [
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncBuiltinTools",
     "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
     "AsyncCrewMemories",
+    "AsyncCustomTools",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
@@ -146,6 +174,7 @@ __all__ = [
     "AsyncRunQueue",
     "AsyncRuns",
     "AsyncSecrets",
+    "AsyncSecureCLIs",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -158,6 +187,9 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
+    "BuiltinTool",
+    "BuiltinToolChange",
+    "BuiltinTools",
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
@@ -180,6 +212,9 @@ __all__ = [
     "CrewMemories",
     "CrewMemory",
     "CrewMemoryMatch",
+    "CustomTool",
+    "CustomToolChange",
+    "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
     "DeletedMessage",
@@ -216,12 +251,15 @@ __all__ = [
     "ModelChange",
     "Models",
     "NewAgentShare",
+    "NewBuiltinTool",
+    "NewCustomTool",
     "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
     "NewMcpUserGrant",
     "NewModel",
     "NewProvider",
+    "NewSecureCLI",
     "Objects",
     "PairedDevice",
     "Pairing",
@@ -231,12 +269,14 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "PreparedCommand",
     "Provider",
     "ProviderChange",
     "ProviderType",
     "Providers",
     "PrunedMemories",
     "PrunedSessions",
+    "RenderedCommand",
     "RestoreResult",
     "Retention",
     "Rewind",
@@ -247,9 +287,15 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "ScrubbedStream",
+    "Scrubber",
     "SearchHit",
     "SearchPage",
     "Secrets",
+    "SecureCLI",
+    "SecureCLIChange",
+    "SecureCLIs",
+    "SeedResult",
     "Session",
     "SessionShare",
     "SessionShares",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from holdfast import Holdfast, NewAgent, NewChannelInstance, NewMessage
 from holdfast.cli.commands import root
 from holdfast.encryption import Secret, new_key
-from holdfast.types import NewMcpServer, NewMcpTool
+from holdfast.types import NewCustomTool, NewMcpServer, NewMcpTool, NewSecureCLI
 from tests.cli.commands import commands, is_inherited
 from tests.cli.test_cli_checkpoints import state
 from tests.workspaces.fingerprints import put
@@ -100,6 +101,9 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
             tenant.mcp_requests.create(server.id, scope="user", user=HOSTILE, reason=HOSTILE, tool_allow=[HOSTILE])
             for _ in range(4)
         ]
+        shown = {"name": HOSTILE, "description": HOSTILE, "parameters": {"properties": {HOSTILE: {"default": HOSTILE}}}}
+        tenant.custom_tools.create(NewCustomTool(command=f"echo {HOSTILE}", **shown))  # type: ignore[arg-type]
+        tenant.secure_cli.create(NewSecureCLI("gh", description=HOSTILE, deny_args=["denied"]))
         tenant.secrets.set(HOSTILE, Secret(HOSTILE.replace("\n", "")))  # the lines of a secret are printed
         codes = [tenant.pairing.request(sender, HOSTILE, account=HOSTILE).code for sender in (HOSTILE, f"2 {HOSTILE}")]
         hold = tenant.retention.hold(HOSTILE).id
@@ -131,6 +135,12 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
     yield from walk_mcp(setup)
+    (setup.folder / "tools.json").write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
+    yield ["tools", "builtin", "seed", str(setup.folder / "tools.json")]
+    yield ["tools", "custom", "effective", "--agent", HOSTILE]
+    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
+    yield ["tools", "cli", "effective", "--agent", HOSTILE]
+    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -211,7 +221,15 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
         if not isinstance(entry, click.Group) and (path[0] == "channels" or not is_inherited(root, path))
     }
     assert every - walked == set(NOT_COVERED)
-    for name in ("sessions list", "runs show", "keys list", "retention holds", "checkpoints diff", "workspace diff"):
+    for name in (
+        "sessions list",
+        "runs show",
+        "keys list",
+        "retention holds",
+        "checkpoints diff",
+        "workspace diff",
+        "tools custom render",
+    ):
         assert "FORGED" in outputs[name], "the stored text is printed"
 
 
@@ -220,6 +238,8 @@ def command_words(arguments: list[str]) -> list[str]:
     if arguments[0] in ("version", "completion", "doctor", "export"):
         return arguments[:1]
     return arguments[: 3 if arguments[1] in ("grants", "requests") else 2]
+    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
+    return arguments[: nested.get(arguments[0], 2)]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:

@@ -42,6 +42,24 @@ CALLS = 20
 CALLS_OF_FEW = 5
 """The same for tests of a few stores, and on PostgreSQL, which runs the same statements."""
 
+REMOVING = frozenset(
+    (
+        "clear",
+        "collect",
+        "delete",
+        "deny",
+        "detach",
+        "discard",
+        "prune",
+        "purge",
+        "redo",
+        "release",
+        "revoke",
+        "rollback",
+    )
+)
+"""The first words of methods that remove data."""
+
 Rows = dict[str, list[tuple[Any, ...]]]
 Planned = tuple[str, str, list[Any], dict[str, Any]]
 """The path of a store, the name of a method, and its arguments."""
@@ -150,7 +168,7 @@ def _rewind_a_step(tenant: TenantHandle) -> None:
 def _removes(method: str) -> bool:
     """Return whether a method removes data."""
     verb = method.rpartition(".")[2].partition("_")[0]
-    return verb in ("clear", "collect", "delete", "detach", "discard", "prune", "purge", "redo", "release", "rollback")
+    return verb in REMOVING
 
 
 def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:

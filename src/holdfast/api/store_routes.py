@@ -351,7 +351,9 @@ def _with_row(hint: Any, row: Any) -> Any:
     """Return the type of a result; ``row`` replaces the type parameter of a generic one."""
     if isinstance(hint, TypeVar):
         return row
-    return Page[row] if get_origin(hint) is Page and isinstance(get_args(hint)[0], TypeVar) else hint
+    if not any(isinstance(argument, TypeVar) for argument in get_args(hint)):
+        return hint
+    return Page[row] if get_origin(hint) is Page else row | None
 
 
 def _not_none(result: Any) -> Any:

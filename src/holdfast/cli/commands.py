@@ -33,6 +33,7 @@ _COMMANDS = {
     "serve": "serve.serve",
     "sessions": "sessions.sessions",
     "sim": "sim.sim",
+    "tools": "tools.tools",
     "worker": "worker.worker",
     "workspace": "workspace.workspace",
 }

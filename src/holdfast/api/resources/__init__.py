@@ -10,6 +10,7 @@ from . import (
     conversation,
     execution,
     keys,
+    mcp,
     messages,
     objects,
     pending,
@@ -43,11 +44,12 @@ OPERATIONS: list[Operation] = [
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
-    *tools.ROUTES,
+    *mcp.ROUTES,
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
     *config.ROUTES,
     *platform.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""

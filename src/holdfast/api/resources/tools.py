@@ -1,40 +1,51 @@
-"""Routes of tools: MCP servers with their tools, grants and access requests."""
+"""Routes of tools that run as commands: custom tools, builtin tools and programs with credentials.
+
+Credentials are masked in every response. Programs that need them use the library.
+"""
 
 from __future__ import annotations
 
-from holdfast.types import AsyncMcpGrants, AsyncMcpRequests, AsyncMcpServers, McpRequest
+from holdfast.types import AsyncBuiltinTools, AsyncCustomTools, AsyncSecureCLIs, CustomTool, SecureCLI
 
-from ..grant_routes import grants
 from ..record_routes import records
 from ..store_routes import route
 from .conversation import T
 
-_MR = T + "/mcp-requests"
+_CUSTOM, _BUILTIN, _CLI = T + "/custom-tools", T + "/builtin-tools", T + "/secure-cli"
 
 ROUTES = [
-    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
-    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
+    *records(_CUSTOM, "custom_tools", AsyncCustomTools),
     route(
         "GET",
-        T + "/mcp-access",
-        "mcp_servers",
-        AsyncMcpServers.list_accessible,
-        "list_accessible_mcp_servers",
-        area="tools",
+        _CUSTOM + "/effective",
+        "custom_tools",
+        AsyncCustomTools.effective,
+        "list_effective_custom_tools",
+        row=CustomTool,
     ),
-    *grants(T + "/mcp-grants", "mcp_grants", AsyncMcpGrants, area="tools"),
-    route("GET", _MR, "mcp_requests", AsyncMcpRequests.list, "list_mcp_requests", area="tools", row=McpRequest),
     route(
         "GET",
-        _MR + "/count",
-        "mcp_requests",
-        AsyncMcpRequests.count,
-        "count_mcp_requests",
-        area="tools",
-        row=McpRequest,
+        _CUSTOM + "/resolve/{name}",
+        "custom_tools",
+        AsyncCustomTools.resolve,
+        "resolve_custom_tool",
+        row=CustomTool,
     ),
-    route("POST", _MR, "mcp_requests", AsyncMcpRequests.create, "create_mcp_request", area="tools"),
-    route("GET", _MR + "/{id}", "mcp_requests", AsyncMcpRequests.get, "get_mcp_request", area="tools", row=McpRequest),
-    route("POST", _MR + "/{id}/review", "mcp_requests", AsyncMcpRequests.review, "review_mcp_request", area="tools"),
-    route("POST", _MR + "/{id}/cancel", "mcp_requests", AsyncMcpRequests.cancel, "cancel_mcp_request", area="tools"),
+    route("POST", _CUSTOM + "/render", "custom_tools", AsyncCustomTools.render, "render_custom_tool", need="read"),
+    *records(_BUILTIN, "builtin_tools", AsyncBuiltinTools),
+    route("POST", _BUILTIN + "/seed", "builtin_tools", AsyncBuiltinTools.seed, "seed_builtin_tools"),
+    route(
+        "GET", _BUILTIN + "/{name}/settings", "builtin_tools", AsyncBuiltinTools.settings, "get_builtin_tool_settings"
+    ),
+    *records(_CLI, "secure_cli", AsyncSecureCLIs),
+    route(
+        "GET",
+        _CLI + "/effective",
+        "secure_cli",
+        AsyncSecureCLIs.effective,
+        "list_effective_cli_programs",
+        row=SecureCLI,
+    ),
+    route("GET", _CLI + "/resolve/{name}", "secure_cli", AsyncSecureCLIs.resolve, "resolve_cli_program", row=SecureCLI),
+    route("POST", _CLI + "/prepare", "secure_cli", AsyncSecureCLIs.prepare, "prepare_cli_command"),
 ]

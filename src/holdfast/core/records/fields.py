@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT, UNSET, Struct, structs
@@ -61,6 +62,16 @@ class AtLeast(Struct, frozen=True):
     """The smallest allowed number."""
 
     minimum: int
+
+
+class Format(Struct, frozen=True):
+    """The text has the form of a regular expression, or is empty, if that is allowed."""
+
+    pattern: str
+    about: str
+    """The form in words, for errors: "an absolute path", for example."""
+    example: str
+    """A text of this form, which letters and digits may follow."""
 
 
 class OnlyFor(Struct, frozen=True):
@@ -145,11 +156,11 @@ class Field(Struct, frozen=True):
     """id, plain, text, time, bool, number, json or secret; see ``core/rows.py``."""
     type: Any
     optional: bool
-    markers: tuple[Any, ...]
+    markers: dict[type, Any]
 
     def marker(self, kind: type[Struct]) -> Any:
         """Return the marker of this kind, or ``None``."""
-        return next((marker for marker in self.markers if isinstance(marker, kind)), None)
+        return self.markers.get(kind)
 
     @property
     def is_filterable(self) -> bool:
@@ -283,7 +294,9 @@ def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]
 def _field(name: str, column: str, hint: Any) -> Field:
     plain, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     optional = get_origin(plain) in (Union, types.UnionType) and type(None) in get_args(plain)
-    field = Field(name, column, kind_of(hint), _without_none(plain), optional, tuple(markers))
+    field = Field(
+        name, column, kind_of(hint), _without_none(plain), optional, {type(marker): marker for marker in markers}
+    )
     if (
         name not in MANAGED
         and field.kind in ("text", "json")
@@ -301,6 +314,7 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
+@cache
 def choices(hint: Any) -> tuple[Any, ...]:
     """Return the values of a ``Literal``, or of a union of them."""
     if get_origin(hint) is Literal:
