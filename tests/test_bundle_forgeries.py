@@ -240,6 +240,18 @@ def test_a_row_with_a_wrong_number_of_columns_is_corrupt(row: list[Any], bundle:
     assert tenants(str(tmp_path / "there.db")) == []
 
 
+@pytest.mark.parametrize("value", ["plain text", "aes-gcm:AAAA"])
+def test_a_bundle_with_a_secret_is_corrupt(value: str, bundle: Path, tmp_path: Path) -> None:
+    lines = lines_of(bundle)
+    at = place_of(lines, "config_secrets")
+    assert lines[at]["columns"] == ["key", "value", "created_at", "updated_at"]
+    seal(bundle, [*lines[: at + 1], ["openai", value, 1, 1], *lines[at + 1 :]])
+    with pytest.raises(Corrupt, match=r"config_secrets\.value") as refused:
+        import_tenant(str(tmp_path / "there.db"), bundle)
+    assert value not in str(refused.value)
+    assert tenants(str(tmp_path / "there.db")) == []
+
+
 def test_rows_are_not_imported_into_an_existing_tenant(here: str, bundle: Path) -> None:
     lines = lines_of(bundle)
     at = place_of(lines, "tenants")

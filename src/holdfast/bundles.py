@@ -203,7 +203,7 @@ class _Export:
         kinds = [_KINDS.get(column.type, column.type) for column in table.columns]
         names = [column.name for column in table.columns]
         # Encrypted columns are left out entirely, because values stored before a key was configured are plain text.
-        withheld = {column.column for column in encrypted_columns() if column.table == table.name}
+        withheld = _secret_columns(table.name)
         self._write({"table": table.name, "columns": names, "types": kinds})
         count, after = 0, None
         while True:
@@ -276,6 +276,7 @@ class _Import:
         tenant = self._scope.stored_tenant
         kinds = [_KINDS.get(types[name], types[name]) for name in columns]
         behind = columns.index("search_behind") if "search_behind" in columns else None
+        secret = [(columns.index(name), name) for name in _secret_columns(table.name) if name in columns]
         arguments = []
         for row in rows:
             values = list(row)
@@ -283,6 +284,12 @@ class _Import:
                 raise Corrupt(
                     f"{os.fspath(self._file)} is damaged: a row of {table.name} has {len(values)} columns, not {len(kinds)}"
                 )
+            for index, name in secret:
+                if values[index] is not None:
+                    raise Corrupt(
+                        f"{os.fspath(self._file)} has a value of {table.name}.{name}, and no export contains secrets: "
+                        "set it after the import"
+                    )
             if behind is not None:
                 values[behind] = 1
             arguments.append(
@@ -299,6 +306,11 @@ class _Import:
                 noun="tenant",
                 key=tenant,
             )
+
+
+def _secret_columns(table: str) -> set[str]:
+    """Return the columns with secrets; they are null in a bundle."""
+    return {column.column for column in encrypted_columns() if column.table == table}
 
 
 async def _tables(connection: Connection) -> list[_Table]:

@@ -1,14 +1,24 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_overrides import (
+    AgentOverride,
+    AgentOverrideChange,
+    AgentOverrides,
+    AsyncAgentOverrides,
+    NewAgentOverride,
+)
 from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
+from .stores.agents.context_files import AsyncContextFiles, ContextFile, ContextFiles
+from .stores.agents.profiles import AgentUser, AsyncProfiles, NewProfile, Profile, ProfileChange, Profiles, Visit
 from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
 from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
 from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
 from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
 from .stores.config.secrets import AsyncSecrets, Secrets
+from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -121,8 +131,13 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentMessages",
+    "AgentOverride",
+    "AgentOverrideChange",
+    "AgentOverrides",
     "AgentShare",
     "AgentShares",
+    "AgentUser",
     "Agents",
     "ApiKey",
     "ApiKeys",
@@ -131,6 +146,8 @@ __all__ = [
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentMessages",
+    "AsyncAgentOverrides",
     "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
@@ -142,6 +159,7 @@ __all__ = [
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
+    "AsyncContextFiles",
     "AsyncCrewMemories",
     "AsyncCustomTools",
     "AsyncDiagnostics",
@@ -156,6 +174,7 @@ __all__ = [
     "AsyncObjects",
     "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProfiles",
     "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
@@ -196,6 +215,8 @@ __all__ = [
     "Contacts",
     "ContentPiece",
     "Context",
+    "ContextFile",
+    "ContextFiles",
     "ContextMessage",
     "CrewMemories",
     "CrewMemory",
@@ -232,12 +253,14 @@ __all__ = [
     "Model",
     "ModelChange",
     "Models",
+    "NewAgentOverride",
     "NewAgentShare",
     "NewBuiltinTool",
     "NewCustomTool",
     "NewMcpServer",
     "NewMcpTool",
     "NewModel",
+    "NewProfile",
     "NewProvider",
     "NewSecureCLI",
     "Objects",
@@ -250,6 +273,9 @@ __all__ = [
     "PendingMessage",
     "PendingMessages",
     "PreparedCommand",
+    "Profile",
+    "ProfileChange",
+    "Profiles",
     "Provider",
     "ProviderChange",
     "ProviderType",
@@ -300,5 +326,6 @@ __all__ = [
     "TreeChange",
     "TreeEntry",
     "TreePage",
+    "Visit",
     "Workspaces",
 ]

@@ -21,10 +21,8 @@ class RecordMakers:
 
     def __init__(self, name: str, samples: Samples) -> None:
         self._name, self._samples = name, samples
-        long = [
-            item for item in samples.declared.new_fields if item.marker(Limited) and item.marker(Limited).limit in LONG
-        ]
-        self._long = [item.name for item in long]
+        texts = [item for item in samples.declared.new_fields if item.kind == "text" and item.marker(Limited)]
+        self._long = [item.name for item in texts if item.marker(Limited).limit in LONG]
         self._references = [(item.name, referenced_store(item)[0]) for item in samples.declared.references]
         before = {"before": f"{self._references[0][1]}.create"} if self._references else {}
         maker(f"{name}.create", **before)(self.new)

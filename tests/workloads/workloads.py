@@ -495,6 +495,7 @@ def _messages(world: World, session: Session) -> Sequence[str]:
 
 # Importing these modules registers their makers. The imports are last, because the modules import this one.
 from tests.workloads import (  # noqa: E402
+    workload_agent_context,  # noqa: F401
     workload_channels,  # noqa: F401
     workload_checkpoints,  # noqa: F401
     workload_compactions,  # noqa: F401

@@ -14,10 +14,12 @@ from holdfast.errors import HoldfastError
 from .output import one_line, print_line
 
 _COMMANDS = {
+    "agent-overrides": "registry.agent_overrides",
     "agents": "agents.agents",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
+    "context-files": "context_files.context_files",
     "doctor": "doctor.doctor",
     "export": "bundles.export",
     "import": "imports.imports",
@@ -25,6 +27,7 @@ _COMMANDS = {
     "migrate": "migrate.migrate",
     "models": "registry.models",
     "pairing": "pairing.pairing",
+    "profiles": "registry.profiles",
     "providers": "registry.providers",
     "retention": "retention.retention",
     "runs": "runs.runs",

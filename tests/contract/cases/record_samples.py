@@ -40,6 +40,29 @@ def record_stores() -> dict[str, type[Store]]:
         return {name: type(store._async) for name, store in result if isinstance(store, Records)}
 
 
+@cache
+def varied_stores() -> dict[str, type[Store]]:
+    """Return a few record stores that together have all that a driver sees of any."""
+    chosen: dict[str, type[Store]] = {}
+    stores = record_stores()
+    missing: set[object] = set().union(*map(_features, stores.values()))
+    while missing:
+        name = max(stores, key=lambda name: len(_features(stores[name]) & missing))
+        chosen[name] = stores[name]
+        missing -= _features(stores[name])
+    return chosen
+
+
+def _features(kind: type[Store]) -> set[object]:
+    """Return what a driver sees of a store: values of each kind, with the markers that decide how they are stored and compared,
+    and a key of one column or of several."""
+    declared = kind.declared
+    columns = {(item.kind, type(marker)) for item in declared.fields.values() for marker in (None, *item.markers)}
+    optional = {("optional", item.kind) for item in declared.fields.values() if item.optional}
+    shape = {("key", len(declared.key) > 1), ("natural", bool(declared.natural))}
+    return {*columns, *optional, *shape, ("soft", issubclass(kind, AsyncSoftRecords))}
+
+
 class Samples:
     """Sample values for one store. Equal numbers give equal values; different numbers give different values."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    agent_context,
     config,
     conversation,
     execution,
@@ -31,6 +32,7 @@ OPERATIONS: list[Operation] = [
         keys,
         sessions,
         messages,
+        agent_context,
         streaming,
         shares,
         pending,
@@ -43,6 +45,7 @@ OPERATIONS: list[Operation] = [
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
+    *agent_context.ROUTES,
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,

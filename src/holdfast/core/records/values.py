@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -28,10 +29,9 @@ def encode_value(field: Field, value: Any, limits: Limits, noun: str) -> Any:
         InvalidInput: it is not of the field's type.
         LimitExceeded: it is over the field's limit.
     """
-    what = f"{field.name} of {with_article(noun)}"
     if field.kind == "secret" or (value is None and field.optional):
         return value  # a secret is checked when it is encrypted
-    return _BY_KIND[field.kind](field, value, limits, what)
+    return _BY_KIND[field.kind](field, value, limits, f"{field.name} of {with_article(noun)}")
 
 
 def encode_row_value(field: Field, value: Any) -> Any:
@@ -109,6 +109,7 @@ def _id_in_cursor(value: str) -> str:
         raise InvalidFilter(str(error), field="cursor") from None
 
 
+@cache
 def with_article(noun: str) -> str:
     """Return the noun with "a" or "an", or alone if it is uncountable."""
     if noun.endswith("feedback"):

@@ -8,8 +8,8 @@ WHERE tenant_id = :tenant_id AND account_id = :account_id AND expires_at > :now_
 
 -- name: request
 -- Return nothing if another call has taken the slot, or has made a request for the same sender.
-INSERT INTO pairing_requests (
-    tenant_id, id, code, sender_id, channel, chat_id, account_id, slot, metadata, created_at, expires_at)
+INSERT INTO pairing_requests (tenant_id, id, code, sender_id, channel, chat_id, account_id, slot, metadata,
+    created_at, expires_at)
 VALUES (:tenant_id, :id, :code, :sender_id, :channel, :chat_id, :account_id, :slot, :metadata, :now_at, :expires_at)
 ON CONFLICT DO NOTHING
 RETURNING /*columns PairingRequest*/ *;
