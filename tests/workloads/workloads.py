@@ -509,5 +509,6 @@ from tests.workloads import (  # noqa: E402
     workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401
     workload_tenants,  # noqa: F401
+    workload_tools,  # noqa: F401
     workload_workspaces,  # noqa: F401
 )
