@@ -32,7 +32,7 @@ FORMATTED_SQL_ALLOWED = {
 }
 ENTRY_POINTS = {"holdfast.__main__", "holdfast.cli"}
 """Modules that are started, not imported."""
-FOUNDATIONS = {"holdfast.core.overlay", "holdfast.core.transitions"}
+FOUNDATIONS = {"holdfast.core.transitions"}
 """Shapes of stores, tested on tables of their own, that no store is made of yet."""
 FOUND_BY_FOLDER = ("tests.contract.cases.",)
 """Modules that are found by the folder they lie in."""

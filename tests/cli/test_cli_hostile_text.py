@@ -104,6 +104,26 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes)
 
 
+def of_agents(setup: Setup) -> Iterator[list[str]]:
+    """Yield the commands about agents and their users. The commands of all grant stores are the same code."""
+    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "shares", HOSTILE]
+    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "accessible", HOSTILE]
+    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
+    yield ["profiles", "create", "--agent", HOSTILE, "--user", HOSTILE, "--workspace", HOSTILE]
+    yield ["agents", "users", HOSTILE]
+    yield ["agents", "messages", HOSTILE]
+    (setup.folder / "soul.md").write_text(HOSTILE.replace("\n", ""))  # the lines of a file are printed
+    for user in ([], ["--user", HOSTILE]):
+        yield ["context-files", "set", "--agent", HOSTILE, "S.md", "--from", str(setup.folder / "soul.md"), *user]
+    yield ["context-files", "list", "--agent", HOSTILE, "--user", HOSTILE]
+    yield ["context-files", "show", "--agent", HOSTILE, "S.md"]
+    yield ["context-files", "propagate", "--agent", HOSTILE, "S.md"]
+    yield ["context-files", "seed", "--agent", HOSTILE, "--user", f"2 {HOSTILE}"]
+    yield ["context-files", "delete", "--agent", HOSTILE, "S.md", "--user", HOSTILE, "--yes"]
+
+
 def walk(setup: Setup) -> Iterator[list[str]]:
     """Yield every command with arguments that make it print as much as possible; commands that delete come last."""
     run, session, tree = ["--run", setup.run], ["--session", setup.session], str(setup.folder / "tree")
@@ -115,24 +135,15 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["keys", "create", "--name", f"{HOSTILE} 2"]
     for name in ("list", "show", "diff"):
         yield ["checkpoints", name, *thread]
-    # The commands of all record stores are the same code, and so are those of all grant stores.
-    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
-    yield ["agents", "shares", HOSTILE]
-    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
-    yield ["agents", "accessible", HOSTILE]
-    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
+    yield from of_agents(setup)
+    # The commands of all record stores are the same code.
     yield ["channels", "list"]
     yield ["channels", "show", HOSTILE]
     yield ["channels", "create", "--name", f"2 {HOSTILE}", "--channel-type", HOSTILE, "--agent", HOSTILE]
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
-    (setup.folder / "tools.json").write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
-    yield ["tools", "builtin", "seed", str(setup.folder / "tools.json")]
-    yield ["tools", "custom", "effective", "--agent", HOSTILE]
-    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
-    yield ["tools", "cli", "effective", "--agent", HOSTILE]
-    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
+    yield from walk_tools(setup.folder / "tools.json")
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -167,6 +178,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["workspace", "redo", *run]
     yield ["runs", "resume", *run]
     yield ["runs", "cancel", *run, "--reason", HOSTILE]
+    yield ["runs", "delete", *run, "--yes"]
     yield ["export", "--to", f"b{HOSTILE}"]
     yield ["import", "bundle", "--from", f"b{HOSTILE}", "--as", f"other {HOSTILE}"]
     yield ["import", "bundle", "--from", f"b{HOSTILE}", "--check"]
@@ -177,6 +189,16 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["migrate", "print", "--engine", "sqlite"]
     yield ["migrate", "adopt"]
     yield ["migrate", "down", "--to", "1", "--yes"]
+
+
+def walk_tools(seed: Path) -> Iterator[list[str]]:
+    """Yield the commands of tools."""
+    seed.write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
+    yield ["tools", "builtin", "seed", str(seed)]
+    yield ["tools", "custom", "effective", "--agent", HOSTILE]
+    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
+    yield ["tools", "cli", "effective", "--agent", HOSTILE]
+    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
 
 
 def test_no_command_prints_control_characters(setup: Setup) -> None:

@@ -30,7 +30,7 @@ _cursor = click.option("--cursor", help="The cursor of the next page, which the 
 def messages(
     database: str, tenant: str, agent: str, since: datetime | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
-    """List the messages of an agent over all of its sessions, the newest first."""
+    """List the messages of AGENT over all of its sessions, the newest first."""
     with open_tenant(database, tenant) as handle:
         page = handle.agent_messages.list(agent, since=since, limit=limit, cursor=cursor)
     if as_json:
@@ -50,7 +50,7 @@ def messages(
 @_cursor
 @json_option
 def users(database: str, tenant: str, agent: str, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List the users of an agent, the one seen last first."""
+    """List the users of AGENT, the one seen last first."""
     with open_tenant(database, tenant) as handle:
         page = handle.profiles.users(agent, limit=limit, cursor=cursor)
     if as_json:

@@ -51,7 +51,7 @@ def list_(database: str, tenant: str, agent: str, user: str | None, as_json: boo
 @_user("The user to whom the file applies. Default: the agent's own file.")
 @json_option
 def show(database: str, tenant: str, agent: str, file_name: str, user: str | None, as_json: bool) -> None:
-    """Print the content of a file as it applies to a user."""
+    """Print the content of FILE as it applies to a user."""
     with open_tenant(database, tenant) as handle:
         file = handle.context_files.get(agent, file_name, user=user)
     if as_json:
@@ -86,7 +86,7 @@ def set_(
     acting: str | None,
     as_json: bool,
 ) -> None:
-    """Write a file of an agent, or a user's copy of it."""
+    """Write FILE of an agent, or a user's copy of it."""
     content = source.read()
     with open_tenant(database, tenant) as handle, as_user(handle, acting):
         file = handle.context_files.set(agent, file_name, content, user=user, version=version)
@@ -114,7 +114,7 @@ def delete(
     acting: str | None,
     as_json: bool,
 ) -> None:
-    """Delete a file of an agent, or a user's copy of it."""
+    """Delete FILE of an agent, or a user's copy of it."""
     if not yes:
         click.confirm(f"Permanently delete {_named(agent, file_name, user)}?", abort=True, err=True)
     with open_tenant(database, tenant) as handle, as_user(handle, acting):
@@ -132,7 +132,7 @@ def delete(
 @acting_option
 @json_option
 def propagate(database: str, tenant: str, agent: str, file_name: str, acting: str | None, as_json: bool) -> None:
-    """Copy a file of an agent over the copies that its users have."""
+    """Copy FILE of an agent over the copies that its users have."""
     with open_tenant(database, tenant) as handle, as_user(handle, acting):
         count = handle.context_files.propagate(agent, file_name)
     if as_json:
