@@ -47,6 +47,8 @@ from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
 from .stores.tools.builtin_tools import AsyncBuiltinTools, BuiltinTools
 from .stores.tools.custom_tools import AsyncCustomTools, CustomTools
+from .stores.tools.mcp_grants import AsyncMcpGrants, McpGrants
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequests
 from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
 from .stores.tools.secure_cli import AsyncSecureCLIs, SecureCLIs
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -138,6 +140,8 @@ class TenantStores:
     builtin_tools = StoreField(AsyncBuiltinTools, BuiltinTools)
     secure_cli = StoreField(AsyncSecureCLIs, SecureCLIs)
     mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    mcp_grants = StoreField(AsyncMcpGrants, McpGrants)
+    mcp_requests = StoreField(AsyncMcpRequests, McpRequests)
     channels = StoreField(AsyncChannels, Channels)
     pairing = StoreField(AsyncPairing, Pairing)
     secrets = StoreField(AsyncSecrets, Secrets)

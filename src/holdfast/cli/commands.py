@@ -24,6 +24,7 @@ _COMMANDS = {
     "export": "bundles.export",
     "import": "imports.imports",
     "keys": "keys.keys",
+    "mcp": "mcp.mcp",
     "migrate": "migrate.migrate",
     "models": "registry.models",
     "pairing": "pairing.pairing",
