@@ -27,6 +27,7 @@ from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShares
+from .stores.declared.resources import AsyncDeclaredResources, DeclaredResources
 from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -147,6 +148,7 @@ class TenantStores:
     secrets = StoreField(AsyncSecrets, Secrets)
     providers = StoreField(AsyncProviders, Providers)
     models = StoreField(AsyncModels, Models)
+    declared = StoreField(AsyncDeclaredResources, DeclaredResources)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

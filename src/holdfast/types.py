@@ -39,6 +39,15 @@ from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
+from .stores.declared.differences import FieldChange
+from .stores.declared.plan import AppliedChange, ResourceToApply
+from .stores.declared.resources import (
+    AsyncDeclaredResources,
+    DeclaredResource,
+    DeclaredResourceChange,
+    DeclaredResources,
+    NewDeclaredResource,
+)
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -151,6 +160,7 @@ __all__ = [
     "Agents",
     "ApiKey",
     "ApiKeys",
+    "AppliedChange",
     "ArchivedMessage",
     "AsyncA2APushConfigs",
     "AsyncA2ATasks",
@@ -172,6 +182,7 @@ __all__ = [
     "AsyncContextFiles",
     "AsyncCrewMemories",
     "AsyncCustomTools",
+    "AsyncDeclaredResources",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
@@ -238,6 +249,9 @@ __all__ = [
     "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
+    "DeclaredResource",
+    "DeclaredResourceChange",
+    "DeclaredResources",
     "DeletedMessage",
     "DiagnosticReport",
     "Diagnostics",
@@ -246,6 +260,7 @@ __all__ = [
     "Erasures",
     "Feedback",
     "FeedbackStore",
+    "FieldChange",
     "Flow",
     "FlowState",
     "Flows",
@@ -275,6 +290,7 @@ __all__ = [
     "NewAgentShare",
     "NewBuiltinTool",
     "NewCustomTool",
+    "NewDeclaredResource",
     "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
@@ -303,6 +319,7 @@ __all__ = [
     "PrunedMemories",
     "PrunedSessions",
     "RenderedCommand",
+    "ResourceToApply",
     "RestoreResult",
     "Retention",
     "Rewind",

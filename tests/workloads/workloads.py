@@ -501,6 +501,7 @@ from tests.workloads import (  # noqa: E402
     workload_compactions,  # noqa: F401
     workload_config,  # noqa: F401
     workload_crewai,  # noqa: F401
+    workload_declared,  # noqa: F401
     workload_grants,  # noqa: F401
     workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401

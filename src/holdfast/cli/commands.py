@@ -16,10 +16,12 @@ from .output import one_line, print_line
 _COMMANDS = {
     "agent-overrides": "registry.agent_overrides",
     "agents": "agents.agents",
+    "apply": "apply.apply",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
     "context-files": "context_files.context_files",
+    "declared": "registry.declared",
     "doctor": "doctor.doctor",
     "export": "bundles.export",
     "import": "imports.imports",

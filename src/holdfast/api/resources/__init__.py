@@ -9,6 +9,7 @@ from . import (
     agent_context,
     config,
     conversation,
+    declared,
     execution,
     keys,
     mcp,
@@ -43,6 +44,7 @@ OPERATIONS: list[Operation] = [
         a2a,
         config,
         platform,
+        declared,
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
@@ -53,6 +55,7 @@ OPERATIONS: list[Operation] = [
     *a2a.ROUTES,
     *config.ROUTES,
     *platform.ROUTES,
+    *declared.ROUTES,
     *tools.ROUTES,
 ]
 """All operations of the server."""
