@@ -134,13 +134,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
-    yield from walk_mcp(setup)
-    (setup.folder / "tools.json").write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
-    yield ["tools", "builtin", "seed", str(setup.folder / "tools.json")]
-    yield ["tools", "custom", "effective", "--agent", HOSTILE]
-    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
-    yield ["tools", "cli", "effective", "--agent", HOSTILE]
-    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
+    yield from walk_tools(setup)
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -187,8 +181,14 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["migrate", "down", "--to", "1", "--yes"]
 
 
-def walk_mcp(setup: Setup) -> Iterator[list[str]]:
-    """Yield the commands of MCP servers, grants and requests."""
+def walk_tools(setup: Setup) -> Iterator[list[str]]:
+    """Yield the commands of tools, and of MCP servers with their grants and requests."""
+    (setup.folder / "tools.json").write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
+    yield ["tools", "builtin", "seed", str(setup.folder / "tools.json")]
+    yield ["tools", "custom", "effective", "--agent", HOSTILE]
+    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
+    yield ["tools", "cli", "effective", "--agent", HOSTILE]
+    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
     yield ["mcp", "tools"]
     yield ["mcp", "grants", "grant", HOSTILE, "--agent", HOSTILE, "--tool-allow", HOSTILE]
     yield ["mcp", "grants", "list", HOSTILE, "--kind", "agent"]
@@ -235,11 +235,8 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
 
 def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
-    if arguments[0] in ("version", "completion", "doctor", "export"):
-        return arguments[:1]
-    return arguments[: 3 if arguments[1] in ("grants", "requests") else 2]
-    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
-    return arguments[: nested.get(arguments[0], 2)]
+    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3, "mcp grants": 3, "mcp requests": 3}
+    return arguments[: nested.get(" ".join(arguments[:2]), nested.get(arguments[0], 2))]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:
