@@ -80,7 +80,9 @@ class FolderSource:
         self._namespace, self._poll_s = namespace, poll_s
 
     def start(self, changed: Event, stop: Event, report: Report) -> None:
-        Thread(target=self._poll, args=(changed, stop), name="holdfast-manifests", daemon=True).start()
+        # The state is read here: what changes from now on is noticed, however late the thread starts.
+        arguments = (self._state(), changed, stop)
+        Thread(target=self._poll, args=arguments, name="holdfast-manifests", daemon=True).start()
 
     def load(self) -> None:
         """Nothing to do: ``snapshot`` reads the files."""
@@ -89,9 +91,9 @@ class FolderSource:
         documents = read_documents(self._path, self._limits)
         return SourceState(resources=read_resources(documents, self._namespace), values=self._values, prune=[*KINDS])
 
-    def _poll(self, changed: Event, stop: Event) -> None:
+    def _poll(self, applied: Sequence[Any], changed: Event, stop: Event) -> None:
         """Report a change when the files stay the same for one interval, so that no half-written set is read."""
-        applied = seen = self._state()
+        seen = applied
         while not stop.wait(self._poll_s):
             now = self._state()
             if now == seen and now != applied:

@@ -133,15 +133,18 @@ class HttpTransport(Part):
     tls: HttpTransportTls | None = None
 
 
+class StdioTransport(Part):
+    """Has no fields."""
+
+
 class MCPServerSpec(Part):
     """An ``MCPServer`` of v1alpha1."""
 
     deployment: Deployment
     http_transport: HttpTransport | None = None
-    stdio_transport: dict[str, KubernetesPart] | None = None
+    stdio_transport: StdioTransport | None = None
     timeout: str | None = None
     transport_type: Literal["stdio", "http", None] = None
 
     def __post_init__(self) -> None:
         seconds(self.timeout)
-        require(not self.stdio_transport, "stdioTransport has no fields")
