@@ -100,6 +100,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Core blocks of one agent."""
     block_bytes: int = 64 * KIB
     """Bytes of one core block as UTF-8, and the default limit of a block."""
+    context_files: int = 50
+    """Context files of one agent, and copies that one of its users has when another one is written."""
+    file_name_bytes: int = 255
+    """Bytes of the name of a context file as UTF-8."""
+    context_file_bytes: int = 128 * KIB
+    """Bytes of the content of one context file as UTF-8."""
     state_bytes: int = 16 * MIB
     """Bytes of the state of one step or flow as JSON."""
     embedding_floats: int = 8_192

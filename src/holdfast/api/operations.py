@@ -60,7 +60,7 @@ AREAS = {
     "pending-messages": "Group chat messages that the agent has not been asked to answer yet.",
     "contacts": "The people an agent has met on its channels.",
     "feedback": "Users' ratings of answers.",
-    "agents": "Agent definitions and their core memory blocks.",
+    "agents": "Agent definitions, with their core memory blocks, context files and users.",
     "runs": "Executions of an agent: leases, steps and tool calls.",
     "checkpoints": "Saved graph states.",
     "objects": "Large contents, stored once each.",
