@@ -27,7 +27,10 @@ add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revo
 @click.option("--user", required=True, help="The user whose access is checked.")
 @json_option
 def access(database: str, tenant: str, agent: str, user: str, as_json: bool) -> None:
-    """Tell whether a user may use an agent, in which role, and which rule decided. The exit code is 0 in any case."""
+    """Tell whether a user may use the agent with the id AGENT, in which role, and which step decided.
+
+    The exit code is 0 in any case.
+    """
     with open_tenant(database, tenant) as handle:
         decided = handle.agents.access(agent, user)
     if as_json:
@@ -46,7 +49,7 @@ def access(database: str, tenant: str, agent: str, user: str, as_json: bool) -> 
 @click.option("--cursor", help="The cursor of the next page, which the JSON of a page has as `next`.")
 @json_option
 def accessible(database: str, tenant: str, user: str, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List the agents that a user may use."""
+    """List the agents that the user USER may use."""
     with open_tenant(database, tenant) as handle:
         page = handle.agents.list_accessible(user, limit=limit, cursor=cursor)
     if as_json:

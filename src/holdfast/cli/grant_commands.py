@@ -42,6 +42,7 @@ class _Commands:
         self._store, self._tables = store, kind.grants
         self._resource = self._tables[0].resource
         self._nouns = " or ".join(table.noun for table in self._tables)
+        self._about = f"{self._resource.upper()} is the key of the {self._resource.replace('_', ' ')}."
         self._resource_argument = click.argument(self._resource)
 
     def grant(self, name: str) -> click.Command:
@@ -51,7 +52,7 @@ class _Commands:
             attributes |= {field: table.fields[field] for field in given if field != "granted_by"}
         options = [option for field in attributes.values() for option in field_options(field)]
 
-        @click.command(name, help=f"Make {_with_article(self._nouns)}, or replace its attributes.")
+        @click.command(name, help=f"Make {_with_article(self._nouns)}, or replace its attributes. {self._about}")
         @tenant_option
         @self._resource_argument
         @decorate([*self._principals("The {} that gets access."), *options])
@@ -71,7 +72,7 @@ class _Commands:
         return command
 
     def revoke(self, name: str) -> click.Command:
-        @click.command(name, help=f"Remove {_with_article(self._nouns)}.")
+        @click.command(name, help=f"Remove {_with_article(self._nouns)}. {self._about}")
         @tenant_option
         @self._resource_argument
         @decorate(self._principals("The {} that loses access."))
@@ -98,7 +99,7 @@ class _Commands:
         )
         cursor = click.option("--cursor", help="The cursor of the next page, which the JSON of a page has as `next`.")
         nouns = " or ".join(table.nouns for table in self._tables)
-        about = f"List the {nouns} of one {self._resource}, or those to one principal."
+        about = f"List the {nouns} of one {self._resource}, or those to one principal. {self._about}"
 
         @click.command(name, help=about)
         @tenant_option
