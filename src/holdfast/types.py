@@ -1,14 +1,24 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_overrides import (
+    AgentOverride,
+    AgentOverrideChange,
+    AgentOverrides,
+    AsyncAgentOverrides,
+    NewAgentOverride,
+)
 from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
+from .stores.agents.context_files import AsyncContextFiles, ContextFile, ContextFiles
+from .stores.agents.profiles import AgentUser, AsyncProfiles, NewProfile, Profile, ProfileChange, Profiles, Visit
 from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
 from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
 from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
 from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
 from .stores.config.secrets import AsyncSecrets, Secrets
+from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -29,6 +39,15 @@ from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
+from .stores.declared.differences import FieldChange
+from .stores.declared.plan import AppliedChange, ResourceToApply
+from .stores.declared.resources import (
+    AsyncDeclaredResources,
+    DeclaredResource,
+    DeclaredResourceChange,
+    DeclaredResources,
+    NewDeclaredResource,
+)
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -77,8 +96,18 @@ from .stores.tools.custom_tools import (
     NewCustomTool,
     RenderedCommand,
 )
+from .stores.tools.mcp_grants import (
+    AsyncMcpGrants,
+    McpAgentGrant,
+    McpGrants,
+    McpUserGrant,
+    NewMcpAgentGrant,
+    NewMcpUserGrant,
+)
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequest, McpRequests
 from .stores.tools.mcp_servers import (
     AsyncMcpServers,
+    McpAccess,
     McpServer,
     McpServerChange,
     McpServers,
@@ -121,16 +150,24 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentMessages",
+    "AgentOverride",
+    "AgentOverrideChange",
+    "AgentOverrides",
     "AgentShare",
     "AgentShares",
+    "AgentUser",
     "Agents",
     "ApiKey",
     "ApiKeys",
+    "AppliedChange",
     "ArchivedMessage",
     "AsyncA2APushConfigs",
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentMessages",
+    "AsyncAgentOverrides",
     "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
@@ -142,20 +179,25 @@ __all__ = [
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
+    "AsyncContextFiles",
     "AsyncCrewMemories",
     "AsyncCustomTools",
+    "AsyncDeclaredResources",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpGrants",
+    "AsyncMcpRequests",
     "AsyncMcpServers",
     "AsyncMessages",
     "AsyncModels",
     "AsyncObjects",
     "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProfiles",
     "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
@@ -196,6 +238,8 @@ __all__ = [
     "Contacts",
     "ContentPiece",
     "Context",
+    "ContextFile",
+    "ContextFiles",
     "ContextMessage",
     "CrewMemories",
     "CrewMemory",
@@ -205,6 +249,9 @@ __all__ = [
     "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
+    "DeclaredResource",
+    "DeclaredResourceChange",
+    "DeclaredResources",
     "DeletedMessage",
     "DiagnosticReport",
     "Diagnostics",
@@ -213,6 +260,7 @@ __all__ = [
     "Erasures",
     "Feedback",
     "FeedbackStore",
+    "FieldChange",
     "Flow",
     "FlowState",
     "Flows",
@@ -222,22 +270,33 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpAccess",
+    "McpAgentGrant",
+    "McpGrants",
+    "McpRequest",
+    "McpRequests",
     "McpServer",
     "McpServerChange",
     "McpServers",
     "McpTool",
+    "McpUserGrant",
     "MemoryScope",
     "Message",
     "Messages",
     "Model",
     "ModelChange",
     "Models",
+    "NewAgentOverride",
     "NewAgentShare",
     "NewBuiltinTool",
     "NewCustomTool",
+    "NewDeclaredResource",
+    "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
+    "NewMcpUserGrant",
     "NewModel",
+    "NewProfile",
     "NewProvider",
     "NewSecureCLI",
     "Objects",
@@ -250,6 +309,9 @@ __all__ = [
     "PendingMessage",
     "PendingMessages",
     "PreparedCommand",
+    "Profile",
+    "ProfileChange",
+    "Profiles",
     "Provider",
     "ProviderChange",
     "ProviderType",
@@ -257,6 +319,7 @@ __all__ = [
     "PrunedMemories",
     "PrunedSessions",
     "RenderedCommand",
+    "ResourceToApply",
     "RestoreResult",
     "Retention",
     "Rewind",
@@ -300,5 +363,6 @@ __all__ = [
     "TreeChange",
     "TreeEntry",
     "TreePage",
+    "Visit",
     "Workspaces",
 ]

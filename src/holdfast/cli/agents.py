@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from msgspec import structs
 
 from holdfast.types import AsyncAgents, AsyncAgentShares
 
+from .agent_users import messages, users
 from .database import open_tenant, tenant_option
 from .grant_commands import add_grants
 from .output import json_option, print_json, print_table
@@ -18,7 +21,19 @@ agents = record_commands(
     columns=["key", "display_name", "owner", "agent_type", "status", "is_default", "model", "id"],
     about="Manage agents and who may use them.",
 )
-add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares")
+
+
+def agent_id(handle: Any, key: str) -> str:
+    """Return the id of the agent with this key, or the argument itself, which is an id then."""
+    agent = handle.agents.find(key)
+    return key if agent is None else str(agent.id)
+
+
+add_grants(
+    agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares", key_of=agent_id
+)
+agents.add_command(messages)
+agents.add_command(users)
 
 
 @agents.command("access")
@@ -27,12 +42,12 @@ add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revo
 @click.option("--user", required=True, help="The user whose access is checked.")
 @json_option
 def access(database: str, tenant: str, agent: str, user: str, as_json: bool) -> None:
-    """Tell whether a user may use the agent with the id AGENT, in which role, and which step decided.
+    """Tell whether a user may use AGENT, in which role, and which step decided.
 
     The exit code is 0 in any case.
     """
     with open_tenant(database, tenant) as handle:
-        decided = handle.agents.access(agent, user)
+        decided = handle.agents.access(agent_id(handle, agent), user)
     if as_json:
         print_json({"access": decided})
         return

@@ -39,6 +39,7 @@ CREATE TABLE runs (
 
 CREATE INDEX runs_by_start ON runs (tenant_id, started_at, id);
 CREATE INDEX runs_by_session ON runs (tenant_id, session_id, started_at, id);
+CREATE INDEX runs_by_agent ON runs (tenant_id, agent_id, started_at, id);
 CREATE INDEX runs_by_status ON runs (tenant_id, status, started_at, id);
 -- A tool call starts one run, however often it is retried.
 CREATE UNIQUE INDEX runs_by_parent ON runs (tenant_id, parent_run_id, parent_call_id) WHERE parent_run_id IS NOT NULL;
@@ -233,7 +234,8 @@ CREATE TABLE a2a_push_configs (
     task_id      {text} NOT NULL CHECK (task_id <> ''),
     id           {text} NOT NULL CHECK (id <> ''),
     deleted_with {text} NOT NULL DEFAULT '',
-    config       {text} NOT NULL,
+    -- Encrypted if a key is configured; NULL after an import.
+    config       {text},
     created_at   {time} NOT NULL,
     updated_at   {time} NOT NULL,
     deleted_at   {time},

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from holdfast.core.records.fields import Field
+from holdfast.core.records.fields import Field, References
 from holdfast.errors import AlreadyExists, Conflict, NotFound
 from holdfast.limits import Limits
 from holdfast.stores.objects.activity import Audited
@@ -111,6 +111,31 @@ async def a_reference_to_a_record_that_does_not_exist_is_refused(world: World) -
 
 
 @contract()
+async def records_of_a_deleted_record_are_hidden_and_return_with_it(world: World) -> None:
+    kits = [kit for kit in await _kits(world, "hidden") if any(map(_live, kit.declared.references))]
+    assert kits
+    for kit in kits:
+        row, other = await kit.store.create(kit.samples.new(1)), await kit.store.create(kit.samples.new(2))
+        key = kit.samples.key(row)
+        for field in filter(_live, kit.declared.references):
+            target = getattr(world.tenant(kit.tenant), referenced_store(field)[0])
+            await target.delete(getattr(row, field.name))
+            assert await kit.store.list() == [other], (kit.kind.noun, field.name)
+            assert await kit.store.find(*kit.samples.name(row)) is None
+            for call in (kit.store.get, kit.store.delete, partial(kit.store.update, change=kit.samples.change())):
+                with raises(NotFound):
+                    await call(*key)
+            await target.restore(getattr(row, field.name))
+            assert await kit.store.get(*key) == row
+
+
+def _live(field: Field) -> str:
+    """Return the condition of the live records that a field may name."""
+    live: str = field.marker(References).live
+    return live
+
+
+@contract()
 async def every_change_of_an_audited_record_is_logged_with_its_actor(world: World) -> None:
     audited = [kit for kit in await _kits(world, "audit") if issubclass(kit.kind, Audited)]
     assert audited
@@ -153,7 +178,8 @@ async def secrets_are_revealed_by_one_method_which_is_logged(world: World) -> No
         before = await acme.activity.count()
         with acme.acting(user="ada"):
             revealed = await kit.store.reveal(*key)
-        assert revealed == {field.name: getattr(new, field.name).reveal() for field in kit.declared.secrets}
+        secrets = {field.name: getattr(new, field.name) for field in kit.declared.secrets}
+        assert revealed == {name: secret and secret.reveal() for name, secret in secrets.items()}
         newest = (await acme.activity.list(limit=1))[0]
         kind = kit.kind.noun.replace(" ", "_").lower()
         assert (newest.action, newest.actor, newest.details) == (f"{kind}.revealed", "ada", {"fields": [*revealed]})

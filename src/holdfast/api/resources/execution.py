@@ -11,7 +11,6 @@ from holdfast.types import (
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
-    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
@@ -77,6 +76,7 @@ ROUTES = [
     route("POST", _R + "/finish", "runs", AsyncRuns.finish, "finish_run", notifies="run_id"),
     route("POST", _R + "/fail", "runs", AsyncRuns.fail, "fail_run", notifies="run_id"),
     route("POST", _R + "/cancel", "runs", AsyncRuns.cancel, "cancel_run", notifies="run_id"),
+    route("DELETE", _R, "runs", AsyncRuns.delete, "delete_run"),
     route("GET", _R + "/steps", "steps", AsyncSteps.list, "list_steps", area="runs"),
     route("GET", _R + "/steps/{iteration}", "steps", AsyncSteps.get, "get_step", area="runs"),
     route("GET", _C, "tool_calls", AsyncToolCalls.list, "list_tool_calls", area="runs"),
@@ -152,7 +152,4 @@ ROUTES = [
         area="memories",
         need="admin",
     ),
-    # Tools
-    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
-    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

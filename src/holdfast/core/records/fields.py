@@ -11,8 +11,8 @@ A row type is a frozen Struct. Its fields are columns; markers in ``Annotated`` 
         created_at: datetime
         updated_at: datetime
 
-The store sets ``version``, ``created_at``, ``updated_at`` and ``deleted_at``. The ``New...`` Struct has every other field, and
-the ``...Change`` Struct has the fields that can be changed.
+The store sets ``version``, ``created_at``, ``updated_at``, ``last_seen_at`` and ``deleted_at``. The ``New...`` Struct has every
+other field, and the ``...Change`` Struct has the fields that can be changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ..filters import FilterColumns
 from ..rows import column_names, kind_of
 
 ROW = TypeVar("ROW", bound=Struct)
-MANAGED = ("version", "created_at", "updated_at", "deleted_at")
+STAMPS = ("created_at", "updated_at", "last_seen_at")
+"""Times that the store sets when it creates a record."""
+MANAGED = ("version", *STAMPS, "deleted_at")
 """Fields that the store sets; callers cannot set them."""
 
 
@@ -140,7 +142,11 @@ class References(Struct, frozen=True):
     noun: str
     column: str = "id"
     live: str = ""
-    """An SQL condition of live records, such as ``deleted_at IS NULL``."""
+    """An SQL condition of live records, such as ``deleted_at IS NULL``; records that name another one are hidden."""
+
+
+class KeyOptional(Struct, frozen=True):
+    """The secret is stored as plain text if no encryption key is configured. Without this marker it is refused then."""
 
 
 class Metadata(Struct, frozen=True):
