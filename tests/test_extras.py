@@ -31,6 +31,9 @@ JOINED = """
 their_type = type("Connection", (), {{"__module__": "{module}"}})
 holdfast.AsyncHoldfast(":memory:", sqlite="stdlib").tenant("a").join(their_type())
 """
+NEW_TOOLS = "import holdfast.types as types; holdfast.Holdfast(':memory:').tenant('a')"
+TOOL = "types.NewCustomTool('t', 'true', parameters={'type': 'object'})"
+PROGRAM = "types.NewSecureCLI('gh', deny_args=['x'])"
 USES = {
     "postgres": ["holdfast.Holdfast('postgresql://x/y')", "holdfast.AsyncHoldfast('postgresql://x/y')"],
     "server": ["import holdfast.api", "import holdfast.api.server"],
@@ -40,17 +43,9 @@ USES = {
     "encryption": ["from holdfast.encryption import KeyRing; KeyRing('x' * 32).check()"],
     "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
+    "kubernetes": ["import holdfast.declared.cluster"],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],
-    "tools": [
-        (
-            "from holdfast.types import NewCustomTool as New\n"
-            "holdfast.Holdfast(':memory:').tenant('a').custom_tools.create(New('t', 'true', parameters={'type': 'object'}))"
-        ),
-        (
-            "from holdfast.types import NewSecureCLI as New\n"
-            "holdfast.Holdfast(':memory:').tenant('a').secure_cli.create(New('gh', deny_args=['x']))"
-        ),
-    ],
+    "tools": [f"{NEW_TOOLS}.custom_tools.create({TOOL})", f"{NEW_TOOLS}.secure_cli.create({PROGRAM})"],
     "erasure": [
         "from holdfast.erasure import ErasureConsumer; ErasureConsumer(holdfast.AsyncHoldfast(':memory:'), 'redis://x')"
     ],

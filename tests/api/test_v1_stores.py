@@ -138,7 +138,7 @@ def test_the_secrets_of_a_push_config_are_stored_and_never_returned(v1: V1Client
     assert body["authentication"] == {"schemes": ["Bearer"], "credentials": WITHHELD}
     assert body["headers"] == [{"X-Api-Key": WITHHELD, "Accept": "*/*"}]
     (kept,) = v1.run(v1.tenant.a2a_push_configs.list(where=[column("user").eq("ada")]))
-    assert kept.config == HOOK, "the sender of notifications gets all of it"
+    assert kept.config.reveal() == HOOK, "the sender of notifications gets all of it"
 
 
 def test_push_configs_are_replaced_by_id_and_deleted(v1: V1Client) -> None:

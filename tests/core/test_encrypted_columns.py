@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Holdfast
+from holdfast import Holdfast, NewA2APushConfig
 from holdfast.clock import SystemClock
 from holdfast.core import text
 from holdfast.core.crypto import MASK, PREFIX, KeyRing, Secret
 from holdfast.core.encrypted_columns import EncryptedColumn, encrypted_columns
 from holdfast.core.scope import Scope, Setting
+from holdfast.encryption import rotate_secrets
 from holdfast.errors import (
     Corrupt,
     DecryptionFailed,
@@ -241,3 +242,23 @@ def test_every_declared_column_is_nullable_text_so_that_an_export_can_leave_it_o
     assert unfit(encrypted_columns()) == []
     wrong = [EncryptedColumn("contacts", name) for name in ("display_name", "last_seen_at", "nothing")]
     assert unfit(wrong) == ["display_name", "last_seen_at", "nothing"]
+
+
+def test_a_secret_that_needs_no_key_is_stored_as_plain_text_until_there_is_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    secret = Secret({"token": "t0k"})
+
+    def stored() -> str:
+        (row,) = apsw.Connection(path).execute("SELECT config FROM a2a_push_configs")
+        return str(row[0])
+
+    with Holdfast(path, encryption_key=()) as hf:
+        configs = hf.tenant("acme").a2a_push_configs
+        created = configs.create(NewA2APushConfig("t", secret))
+        assert (created.config, stored()) == (secret, '{"token":"t0k"}')
+    with Holdfast(path, encryption_key="k" * 32) as hf:
+        configs = hf.tenant("acme").a2a_push_configs
+        assert [config.config for config in configs.list()] == [secret]
+        assert rotate_secrets(hf).renewed == 1
+        assert stored().startswith(PREFIX)
+        assert [config.config for config in configs.list()] == [secret]

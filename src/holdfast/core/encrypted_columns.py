@@ -31,7 +31,8 @@ class EncryptedColumn(Struct, frozen=True):
     """A column whose values are encrypted: its name, and the columns that identify its rows within a tenant.
 
     ``row`` names columns of text or uuid. With ``json``, a secret is a dictionary; otherwise it is a string. With ``strings``,
-    the values of the dictionary are strings.
+    the values of the dictionary are strings. Without ``needs_key``, a secret is stored as plain text while no encryption key is
+    configured.
     """
 
     table: str
@@ -39,6 +40,7 @@ class EncryptedColumn(Struct, frozen=True):
     row: tuple[str, ...] = ("id",)
     json: bool = False
     strings: bool = False
+    needs_key: bool = True
 
     def declare(self) -> EncryptedColumn:
         """Register the column for key rotation and exports, and return it.
@@ -64,6 +66,8 @@ class EncryptedColumn(Struct, frozen=True):
         self._check(secret)
         plain = Secret(self._to_text(secret, scope.limits.json_depth))
         scope.limits.check("secret_bytes", len(plain.reveal().encode("utf-8", "surrogatepass")), self.column)
+        if not scope.keys and not self.needs_key:
+            return plain.reveal() if self.json else text.escape(plain.reveal())
         return scope.keys.encrypt(plain, self._context(scope, row))
 
     def load(self, scope: Scope, row: str | Sequence[str], stored: str | None) -> Secret[Any] | None:

@@ -33,7 +33,7 @@ class RenewalBatch(Struct, frozen=True):
     failures: Sequence[str]
     """Why values could not be decrypted; they were left unchanged."""
     after: Sequence[str]
-    """The key of the last row that was read."""
+    """The key and the value of the last row that was read. Rows can share a key: a deleted one and its successor."""
 
 
 async def count_outdated(connection: Connection, column: EncryptedColumn, keys: KeyRing) -> list[tuple[str, int]]:
@@ -45,11 +45,14 @@ async def count_outdated(connection: Connection, column: EncryptedColumn, keys: 
 async def renew_batch(
     connection: Connection, column: EncryptedColumn, scope: Scope, after: Sequence[str] | None
 ) -> RenewalBatch:
-    """Encrypt the next values of a tenant, after the row ``after``, with the first key."""
+    """Encrypt the next values of a tenant, after the row with this key and value, with the first key."""
     queries = _queries(column)
     params = scope.params(**_current(scope.keys), limit=ROWS_PER_TRANSACTION)
     page = queries.first if after is None else queries.next
-    rows = await page.all(connection, params | _key(after or ()))
+    if after is not None:
+        *key, params["after"] = after
+        params |= _key(key)
+    rows = await page.all(connection, params)
     failures: list[str] = []
     renewed = 0
     for *row, value in rows:
@@ -60,7 +63,7 @@ async def renew_batch(
             continue
         values = scope.params(**_key(row), stored=value, renewed=changed)
         renewed += await queries.replace.one(connection, values) is not None
-    return RenewalBatch(len(rows), renewed, failures, rows[-1][:-1] if rows else ())
+    return RenewalBatch(len(rows), renewed, failures, rows[-1] if rows else ())
 
 
 class _Queries(Struct, frozen=True):
@@ -79,11 +82,11 @@ def _queries(column: EncryptedColumn) -> _Queries:
     keys, as_text = ", ".join(row), ", ".join(f"CAST({key} AS TEXT)" for key in row)
     by_key = " AND ".join(f"{key} = :row_{i}" for i, key in enumerate(row))
     page = f"SELECT {as_text}, {name} FROM {table} WHERE tenant_id = :tenant_id AND {is_outdated}"
-    order = f"ORDER BY {keys} LIMIT :limit"
+    order = f"ORDER BY {keys}, {name} LIMIT :limit"
     texts = {
         "outdated": f"SELECT tenant_id, COUNT(*) FROM {table} WHERE {is_outdated} GROUP BY tenant_id ORDER BY tenant_id",
         "first": f"{page} {order}",
-        "next": f"{page} AND ({keys}) > ({placeholders}) {order}",
+        "next": f"{page} AND ({keys}, {name}) > ({placeholders}, :after) {order}",
         "replace": f"UPDATE {table} SET {name} = :renewed WHERE tenant_id = :tenant_id AND {by_key} AND {name} = :stored "
         "RETURNING 1",
     }

@@ -234,7 +234,8 @@ CREATE TABLE a2a_push_configs (
     task_id      {text} NOT NULL CHECK (task_id <> ''),
     id           {text} NOT NULL CHECK (id <> ''),
     deleted_with {text} NOT NULL DEFAULT '',
-    config       {text} NOT NULL,
+    -- Encrypted if a key is configured; NULL after an import.
+    config       {text},
     created_at   {time} NOT NULL,
     updated_at   {time} NOT NULL,
     deleted_at   {time},

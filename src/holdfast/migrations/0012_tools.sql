@@ -8,7 +8,7 @@ CREATE TABLE custom_tools (
     agent_id        {text} NOT NULL,
     description     {text} NOT NULL,
     -- JSON Schema of the arguments.
-    parameters      {ordered_json} NOT NULL,
+    parameters      {json} NOT NULL,
     -- Shell text with a placeholder for each argument.
     command         {text} NOT NULL,
     working_dir     {text} NOT NULL,

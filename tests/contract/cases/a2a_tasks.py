@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast import NewA2APushConfig, column
 from holdfast.clock import from_us
+from holdfast.core.crypto import Secret
 from holdfast.errors import Conflict, InvalidFilter, NotFound
 from tests.contract.cases.suite import contract
 from tests.contract.cases.values import TEXTS
@@ -125,7 +126,7 @@ async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, na
     tenant = world.tenant(name)
     tasks, configs = tenant.a2a_tasks, tenant.a2a_push_configs
     await tasks.save("t", task_of("t", 2))
-    await configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}))
+    await configs.upsert(NewA2APushConfig(task_id="t", config=Secret({"url": "u"})))
     assert await tasks.delete("t") is True
     assert await tasks.delete("t") is False
     assert await tasks.find("t") is None
@@ -136,7 +137,7 @@ async def _a_deleted_task_can_be_restored_until_its_id_is_taken(world: World, na
     restored = await tasks.restore("t")
     assert restored.task == task_of("t", 2)
     assert [item.config for item in await configs.list(where=[column("task_id").eq("t"), column("user").eq("")])] == [
-        {"url": "u"}
+        Secret({"url": "u"})
     ]
     world.clock.advance(1)
     await tasks.delete("t")
@@ -162,7 +163,7 @@ async def _a_task_belongs_to_the_session_of_its_context(world: World, name: str)
     world.clock.advance(90)
     await tenant.a2a_tasks.save("t", task_of("t", 2), context_id="c", user="ada")
     await tenant.a2a_tasks.save("t", {"of": "bob"}, context_id="c", user="bob")
-    await tenant.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}, user="ada"))
+    await tenant.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config=Secret({"url": "u"}), user="ada"))
     used = await tenant.sessions.get(session.id)
     assert used.updated_at == from_us(world.clock.now_us()), "a saved task counts as use of its session"
     await tenant.sessions.delete(session.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import NewA2APushConfig, column
+from holdfast.core.crypto import Secret
 from holdfast.errors import Conflict
 from holdfast.stores.conversation.linked_threads import SERVICE_USER, thread_of
 from holdfast.stores.memory.new_crew_memories import NewCrewMemory
@@ -92,7 +93,9 @@ async def _rows_of_the_service_user_under_the_key_are_hidden_with_the_session(wo
     await fill(tenant, "k", SERVICE_USER, "the graph's")
     for user in ("ada", SERVICE_USER):
         await tenant.a2a_tasks.save("t", {"id": "t"}, context_id="k", user=user)
-        await tenant.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"url": "u"}, id="c", user=user))
+        await tenant.a2a_push_configs.upsert(
+            NewA2APushConfig(task_id="t", config=Secret({"url": "u"}), id="c", user=user)
+        )
     await tenant.sessions.delete(session.id)
     assert await kept(tenant, "k", "ada") == await kept(tenant, "k", SERVICE_USER) == [None, None]
     assert await tenant.a2a_tasks.find("t", user=SERVICE_USER) is None

@@ -20,6 +20,7 @@ from holdfast import (
     thread_of,
 )
 from holdfast.clock import from_us
+from holdfast.encryption import Secret
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, LimitExceeded, NotFound
 from holdfast.types import NewMcpServer
 from tests.errors import raises
@@ -128,12 +129,15 @@ def test_each_key_has_its_own_threads(one: str, other: str) -> None:
 def test_a_task_older_than_its_session_is_hidden_with_it(acme: TenantHandle) -> None:
     for user in ("ada", "bob"):
         acme.a2a_tasks.save("t", {"of": user}, context_id="s", user=user)
-        acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"of": user}, user=user))
+        acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config=Secret({"of": user}), user=user))
     acme.a2a_tasks.save("elsewhere", {}, context_id="other", user="ada")
     session = acme.sessions.create(key="s", user="ada")
     acme.sessions.delete(session.id)
     assert [task.id for task in acme.a2a_tasks.list(user="ada")] == ["elsewhere"]
-    assert [config.config["of"] for config in acme.a2a_push_configs.list(where=[column("task_id").eq("t")])] == ["bob"]
+    assert [
+        config.config and config.config.reveal()["of"]
+        for config in acme.a2a_push_configs.list(where=[column("task_id").eq("t")])
+    ] == ["bob"]
     acme.sessions.restore(session.id)
     assert acme.a2a_tasks.count(user="ada") == 2
     assert len(acme.a2a_push_configs.list(where=[column("task_id").eq("t")])) == 2
@@ -190,7 +194,7 @@ def test_purging_a_session_leaves_no_row_under_its_key(tmp_path: Path) -> None:
             acme.session_shares.create(session.id, token=token(1))
             acme.session_shares.use(token(1), user="bob")
             acme.a2a_tasks.save("t", {"history": [1]}, context_id="s", user="ada")
-            acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={}, user="ada"))
+            acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config=Secret({}), user="ada"))
             acme.checkpoints.put(thread_of("s"), id="1", state=b"x", pieces=[b"piece"], user="ada")
             acme.flows.save("f", method="m", state={}, **place)
             acme.crew_memories.save([NewCrewMemory(content="tea")], **place)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast import AsyncHoldfast, FixedClock, Holdfast, Limits, NewA2APushConfig, TenantHandle, column
 from holdfast.clock import from_us
+from holdfast.encryption import Secret
 from holdfast.errors import Conflict, InvalidFilter, InvalidInput, InvalidText, LimitExceeded, NotFound
 from holdfast.stores.execution.a2a_tasks import join_task, split_task
 from tests.errors import raises
@@ -276,37 +277,34 @@ def test_concurrent_saves_of_one_task_leave_one_of_them_whole(tmp_path: Path) ->
     asyncio.run(story())
 
 
+def configurations(acme: TenantHandle, task: str) -> list[Any]:
+    rows = acme.a2a_push_configs.list(where=[column("task_id").eq(task), column("user").eq("")])
+    return [row.config and row.config.reveal() for row in rows]
+
+
 def test_configurations_are_hidden_restored_and_purged_with_their_task(acme: TenantHandle) -> None:
     acme.a2a_tasks.save("t", {})
-    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 1}))
-    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="u", config={"n": 2}))
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config=Secret({"n": 1})))
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="u", config=Secret({"n": 2})))
     acme.a2a_tasks.delete("t")
     assert acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")]) == []
     assert acme.a2a_push_configs.clear("t") == 0, "a hidden configuration is not removed"
     acme.a2a_tasks.restore("t")
-    assert [
-        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
-    ] == [{"n": 1}]
+    assert configurations(acme, "t") == [{"n": 1}]
     acme.a2a_tasks.purge("t")
     assert acme.a2a_push_configs.list(where=[column("task_id").eq("t")]) == []
-    assert [
-        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("u"), column("user").eq("")])
-    ] == [{"n": 2}]
+    assert configurations(acme, "u") == [{"n": 2}]
 
 
 def test_a_task_is_not_restored_while_a_new_configuration_has_its_key(acme: TenantHandle) -> None:
     acme.a2a_tasks.save("t", {"n": 1})
-    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 1}))
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config=Secret({"n": 1})))
     acme.a2a_tasks.delete("t")
-    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config={"n": 2}))
+    acme.a2a_push_configs.upsert(NewA2APushConfig(task_id="t", config=Secret({"n": 2})))
     with pytest.raises(Conflict):
         acme.a2a_tasks.restore("t")
     assert acme.a2a_tasks.find("t") is None, "the task is not restored either"
-    assert [
-        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
-    ] == [{"n": 2}]
+    assert configurations(acme, "t") == [{"n": 2}]
     acme.a2a_push_configs.clear("t")
     assert acme.a2a_tasks.restore("t").task == {"n": 1}
-    assert [
-        item.config for item in acme.a2a_push_configs.list(where=[column("task_id").eq("t"), column("user").eq("")])
-    ] == [{"n": 1}]
+    assert configurations(acme, "t") == [{"n": 1}]

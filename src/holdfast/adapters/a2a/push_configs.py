@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks import PushNotificationConfigStore
@@ -10,6 +12,7 @@ from a2a.types.a2a_pb2 import TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from holdfast import AsyncTenantHandle, NewA2APushConfig, TenantHandle, column
+from holdfast.encryption import Secret
 from holdfast.types import A2APushConfig
 
 from .loop_bridge import awaitable_store
@@ -18,7 +21,8 @@ from .loop_bridge import awaitable_store
 class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
     """Push notification configurations of an A2A server.
 
-    Credentials in a configuration are stored in plain text: protect the database accordingly.
+    Configurations are encrypted if an encryption key is configured. Without one they are stored as plain text, with their
+    credentials: protect the database accordingly.
 
     Args:
         where: an asynchronous handle, ``AsyncHoldfast(...).tenant("acme")``, for one event loop; or an address or a synchronous
@@ -42,17 +46,18 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
         """Save a configuration, replacing the caller's configuration with the same id. An empty id becomes the id of the task."""
         config = normalize_push_notification_config(task_id, notification_config)
         user = self._user(context)
-        new = NewA2APushConfig(task_id=task_id, config=MessageToDict(config), id=config.id, user=user)
-        return _config(await self._configs.upsert(new))
+        new = NewA2APushConfig(task_id=task_id, config=Secret(MessageToDict(config)), id=config.id, user=user)
+        await self._configs.upsert(new)
+        return config
 
     async def get_info(self, task_id: str, context: ServerCallContext) -> list[TaskPushNotificationConfig]:
         """Return the caller's configurations of a task."""
         own = [column("task_id").eq(task_id), column("user").eq(self._user(context))]
-        return [_config(row) for row in await self._configs.list(where=own)]
+        return _configs(await self._configs.list(where=own))
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return the configurations of a task, of all its users."""
-        return [_config(row) for row in await self._configs.list(where=[column("task_id").eq(task_id)])]
+        return _configs(await self._configs.list(where=[column("task_id").eq(task_id)]))
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
         """Remove one of the caller's configurations of a task, or all of them."""
@@ -62,5 +67,7 @@ class HoldfastPushNotificationConfigStore(PushNotificationConfigStore):
         return self._owner(context) or ""
 
 
-def _config(row: A2APushConfig) -> TaskPushNotificationConfig:
-    return ParseDict(row.config, TaskPushNotificationConfig(), ignore_unknown_fields=True)
+def _configs(rows: Sequence[A2APushConfig]) -> list[TaskPushNotificationConfig]:
+    """Return the configurations, without those that were imported without their content."""
+    contents = [row.config.reveal() for row in rows if row.config is not None]
+    return [ParseDict(content, TaskPushNotificationConfig(), ignore_unknown_fields=True) for content in contents]

@@ -9,8 +9,9 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import NewA2APushConfig, column
+from holdfast.encryption import Secret
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.types import A2ATask
+from holdfast.types import A2APushConfig, A2ATask
 
 from . import redaction
 from .guest_access import guest_access
@@ -83,9 +84,9 @@ async def save_push_config(request: KagentRequest) -> Response:
     if id is not None and not isinstance(id, str):
         raise InvalidInput("the id of a push notification configuration must be text", field="id")
     task = request.names["task_id"]
-    new = NewA2APushConfig(task_id=task, config=config, id=id or task, user=request.user)
+    new = NewA2APushConfig(task_id=task, config=Secret(config), id=id or task, user=request.user)
     saved = await request.tenant.a2a_push_configs.upsert(new)
-    return success({**saved.config, "id": saved.id}, "Successfully saved push notification configuration", 201)
+    return success(_content(saved), "Successfully saved push notification configuration", 201)
 
 
 @route("GET", _CONFIGS)
@@ -93,8 +94,7 @@ async def list_push_configs(request: KagentRequest) -> Response:
     """List the push notification configurations of a task."""
     own = [column("task_id").eq(request.names["task_id"]), column("user").eq(request.user)]
     saved = await request.tenant.a2a_push_configs.list(where=own)
-    configs = [{**config.config, "id": config.id} for config in saved]
-    return success(configs, "Successfully listed push notification configurations")
+    return success([_content(config) for config in saved], "Successfully listed push notification configurations")
 
 
 @route("GET", _CONFIGS + "/{config_id}")
@@ -104,7 +104,7 @@ async def get_push_config(request: KagentRequest) -> Response:
     saved = await request.tenant.a2a_push_configs.find(task, id, request.user)
     if saved is None:
         raise NotFound("Push notification configuration not found", noun="push config", key=id)
-    return success({**saved.config, "id": saved.id}, "Successfully retrieved push notification configuration")
+    return success(_content(saved), "Successfully retrieved push notification configuration")
 
 
 @route("DELETE", _CONFIGS + "/{config_id}")
@@ -114,6 +114,11 @@ async def delete_push_config(request: KagentRequest) -> Response:
         request.names["task_id"], id=request.names["config_id"], user=request.user
     )
     return Response(None, 204)
+
+
+def _content(saved: A2APushConfig) -> dict[str, Any]:
+    """Return a configuration as its owner sent it; after an import, only its id."""
+    return {**({} if saved.config is None else saved.config.reveal()), "id": saved.id}
 
 
 def _check_version(request: KagentRequest) -> None:

@@ -6,12 +6,13 @@ notifications, and are never part of a response.
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import replace
 
 from holdfast import NewA2APushConfig, column
+from holdfast.encryption import Secret
 from holdfast.types import A2APushConfig, AsyncA2APushConfigs, AsyncA2ATasks
 
 from ..operations import operation
@@ -39,16 +40,27 @@ class NewPushConfig(Struct, frozen=True, forbid_unknown_fields=True):
     user: Name | UnsetType = UNSET
 
 
+class PushConfig(Struct, frozen=True):
+    """A configuration without its secrets. `config` is null after an import."""
+
+    task_id: str
+    id: str
+    user: str
+    config: dict[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
+
+
 class PushConfigList(Struct, frozen=True):
     """The configurations of a task, the oldest first, without secrets."""
 
-    items: list[A2APushConfig]
+    items: list[PushConfig]
 
 
 @operation("POST", _CONFIGS)
-async def save_push_config(service: Service, *, tenant: str, task_id: str, body: NewPushConfig) -> A2APushConfig:
+async def save_push_config(service: Service, *, tenant: str, task_id: str, body: NewPushConfig) -> PushConfig:
     """Save a configuration, replacing the one with the same id. Secrets are stored but not returned."""
-    new = NewA2APushConfig(task_id=task_id, **present_fields(body))
+    new = NewA2APushConfig(task_id=task_id, **present_fields(body) | {"config": Secret(body.config)})
     return _redact(await service.tenant(tenant).a2a_push_configs.upsert(new))
 
 
@@ -67,8 +79,9 @@ async def list_all_push_configs(service: Service, *, tenant: str, task_id: str) 
     return PushConfigList([_redact(config) for config in configs])
 
 
-def _redact(config: A2APushConfig) -> A2APushConfig:
-    return replace(config, config=without_secrets(config.config))
+def _redact(saved: A2APushConfig) -> PushConfig:
+    config = None if saved.config is None else without_secrets(saved.config.reveal())
+    return PushConfig(saved.task_id, saved.id, saved.user, config, saved.created_at, saved.updated_at)
 
 
 ROUTES = [

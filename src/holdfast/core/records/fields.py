@@ -145,6 +145,10 @@ class References(Struct, frozen=True):
     """An SQL condition of live records, such as ``deleted_at IS NULL``; records that name another one are hidden."""
 
 
+class KeyOptional(Struct, frozen=True):
+    """The secret is stored as plain text if no encryption key is configured. Without this marker it is refused then."""
+
+
 class Metadata(Struct, frozen=True):
     """The JSON object whose keys can be filtered on with ``meta(...)``."""
 

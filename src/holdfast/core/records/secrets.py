@@ -11,7 +11,7 @@ from .. import text
 from ..crypto import Secret
 from ..encrypted_columns import EncryptedColumn
 from ..scope import Scope
-from .fields import Declaration, Field, Merged
+from .fields import Declaration, Field, KeyOptional, Merged
 from .values import encode_row_value
 
 R = TypeVar("R", bound=Struct)
@@ -22,7 +22,14 @@ def encrypted_column(table: str, field: Field, declared: Declaration[Any]) -> En
     content = next((arg for arg in get_args(field.type) if get_origin(arg) is dict), None)
     key = tuple(part.column for part in declared.key)
     has_strings = content is not None and get_args(content)[1] is str
-    return EncryptedColumn(table, field.column, row=key, json=content is not None, strings=has_strings).declare()
+    return EncryptedColumn(
+        table,
+        field.column,
+        row=key,
+        json=content is not None,
+        strings=has_strings,
+        needs_key=field.marker(KeyOptional) is None,
+    ).declare()
 
 
 def wrap_secrets(

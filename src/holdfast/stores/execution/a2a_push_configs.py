@@ -1,7 +1,8 @@
 """Push configurations of A2A tasks: which receiver to notify of a task's progress, and how.
 
-A configuration is stored unchanged, credentials included, so every caller that can read it can call its receiver. It belongs to
-a user, who is part of its key, and is hidden, restored and purged with its task.
+A configuration contains the credentials of its receiver. It is encrypted if an encryption key is configured, and otherwise stored
+as plain text, because A2A works without a key. It belongs to a user, who is part of its key, and is hidden, restored and purged
+with its task.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ...core.blocking import blocking
+from ...core.crypto import Secret
 from ...core.queries import Queries
-from ...core.records import AsyncRecords, Filterable, Key, Limited, Records
+from ...core.records import AsyncRecords, Filterable, Key, KeyOptional, Limited, Records
 from ...core.rows import Column
 from ...core.store import writes
 from ...engines.protocol import Connection
@@ -26,7 +28,8 @@ class A2APushConfig(Struct, frozen=True):
     task_id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     user: Annotated[str, Key(), Column("user_id"), Limited("name_bytes"), Filterable()]
-    config: Annotated[dict[str, Any], Limited("metadata_bytes")]
+    config: Annotated[Secret[dict[str, Any]] | None, KeyOptional()]
+    """``None`` after an import, because an export contains no secrets."""
     created_at: datetime
     updated_at: datetime
 
@@ -35,7 +38,7 @@ class NewA2APushConfig(Struct, frozen=True):
     """A configuration to store. Its id defaults to the id of its task; the task may be stored later."""
 
     task_id: str
-    config: dict[str, Any]
+    config: Secret[dict[str, Any]] | None
     id: str | UnsetType = UNSET
     user: str = ""
 
@@ -43,7 +46,7 @@ class NewA2APushConfig(Struct, frozen=True):
 class A2APushConfigChange(Struct, frozen=True):
     """The fields of a configuration to change."""
 
-    config: dict[str, Any] | UnsetType = UNSET
+    config: Secret[dict[str, Any]] | UnsetType | None = UNSET
 
 
 queries = Queries(__package__, "a2a_push_configs.sql")

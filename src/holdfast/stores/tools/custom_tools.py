@@ -103,13 +103,21 @@ class RenderedCommand(WithCredentials, frozen=True, kw_only=True):
     timeout_seconds: int
 
 
+USED = OverlayTable(
+    "custom_tools",
+    CustomTool,
+    name_field="name",
+    level="agent",
+    noun="custom tool",
+    condition="custom_tools.is_enabled",
+)
+
+
 class AsyncCustomTools(AsyncAgentOverlay[CustomTool, NewCustomTool, CustomToolChange]):
     """The custom tools of one tenant, by name. A tool of an agent shadows the tool of the same name for all agents."""
 
     table, noun, order = "custom_tools", "custom tool", ("name", "agent")
-    overlay = OverlayTable(
-        table, CustomTool, name_field="name", level="agent", noun=noun, condition="custom_tools.is_enabled"
-    )
+    overlay = USED
 
     @reads
     async def render(

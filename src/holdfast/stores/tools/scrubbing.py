@@ -30,12 +30,8 @@ class Scrubber:
     def __init__(self, secrets: Iterable[str]) -> None:
         parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
         forms = {form for part in parts if len(part) >= MIN_SCRUBBED_CHARS for form in _forms(part)}
-        self._forms = sorted(forms, key=len)
-
-    @property
-    def longest(self) -> int:
-        """The number of characters of the longest text that is replaced."""
-        return len(self._forms[-1]) if self._forms else 0
+        self._forms = tuple(forms)
+        self._longest = max(map(len, forms), default=0)
 
     def scrub(self, text: str) -> str:
         """Return the text with each secret replaced by a mask."""
@@ -49,6 +45,14 @@ class Scrubber:
     def find(self, text: str) -> list[Span]:
         """Return where secrets are, in order; overlapping ones are one span."""
         return _merged(span for form in self._forms for span in _occurrences(form, text))
+
+    def find_beginning(self, text: str) -> int:
+        """Return where the end of the text is the beginning of a secret; the length of the text if it is not."""
+        possible = range(max(0, len(text) - self._longest + 1), len(text))
+        return next((at for at in possible if self._begins(text[at:])), len(text))
+
+    def _begins(self, tail: str) -> bool:
+        return any(form.startswith(tail) and form != tail for form in self._forms)
 
     def __repr__(self) -> str:
         return f"Scrubber({len(self._forms)} forms)"
@@ -65,7 +69,7 @@ class ScrubbedStream:
     def feed(self, piece: str) -> str:
         """Take the next piece of the text; return what is known to be free of secrets."""
         self._held += piece
-        return self._take(max(0, len(self._held) - self._scrubber.longest + 1))
+        return self._take(self._scrubber.find_beginning(self._held))
 
     def finish(self) -> str:
         """Return the rest of the text, after its last piece."""

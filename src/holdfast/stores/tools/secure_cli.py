@@ -116,18 +116,21 @@ class PreparedCommand(WithCredentials, frozen=True, kw_only=True):
     timeout_seconds: int
 
 
+USED = OverlayTable(
+    "secure_cli",
+    SecureCLI,
+    name_field="binary_name",
+    level="agent",
+    noun="CLI program",
+    condition="(secure_cli.is_enabled OR secure_cli.hides_global)",
+)
+
+
 class AsyncSecureCLIs(AsyncAgentOverlay[SecureCLI, NewSecureCLI, SecureCLIChange]):
     """The programs with credentials of one tenant, by name. An agent's own configuration of a program comes first."""
 
     table, noun, order = "secure_cli", "CLI program", ("binary_name", "agent")
-    overlay = OverlayTable(
-        table,
-        SecureCLI,
-        name_field="binary_name",
-        level="agent",
-        noun=noun,
-        condition="(secure_cli.is_enabled OR secure_cli.hides_global)",
-    )
+    overlay = USED
 
     @writes_with_actor
     async def prepare(
