@@ -7,6 +7,12 @@ ENVIRONMENT = $(PYTHON) tools/environment.py
 BIN = .venv/bin
 # What runs with the oldest releases that an extra allows: what the framework itself decides, not the whole lane again.
 LANGGRAPH_CORE = $(addprefix tests/adapters/langgraph/test_,conformance.py deltas.py graphs.py keeping.py serializer.py writers.py) tests/adapters/langgraph_import/test_import.py
+CREWAI_CORE = $(addprefix tests/adapters/crewai/test_,flows.py memories.py provider.py)
+A2A_CORE = $(addprefix tests/adapters/a2a/test_,server.py stores.py)
+# The longest first, so that none of them runs alone at the end.
+LANES = langgraph crewai kagent langgraph-oldest crewai-oldest a2a a2a-oldest kubernetes kubernetes-oldest
+# A plugin that takes a second to import, which the tests of the OpenAPI document do without.
+PYTEST = $(BIN)/python -m pytest -p no:schemathesis
 # Hundreds of processes are started by the tests; none of them should compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -25,33 +31,49 @@ migrate: ## bring the schema of a database up to date: DATABASE=postgresql://use
 	@$(ENVIRONMENT) run >/dev/null
 	@exec $(BIN)/holdfast migrate up --database "$(DATABASE)"
 
-quick: ## before each commit, within a minute: every check, the unit tests, the contract on SQLite in memory
+quick: ## before each commit, within a minute: every check, the unit tests without a server, the contract on SQLite in memory
 	@$(ENVIRONMENT) test >/dev/null
 	@$(MAKE) --no-print-directory --jobs 2 .static .quick
 
 .PHONY: .quick
 .quick:
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick or not leg" tests/*.py tests/core tests/stores tests/contract/test_contract.py $(ARGS)
+	@$(PYTEST) -q -n 2 --dist worksteal -m "quick or not leg and not server" tests/*.py tests/core tests/stores tests/contract/test_contract.py $(ARGS)
 
 test: ## every check and every test, on both engines (ARGS="-k name" to narrow)
 	@$(ENVIRONMENT) test >/dev/null
-	@$(MAKE) --no-print-directory .static
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(MAKE) --no-print-directory --jobs 2 .static
+	@$(PYTEST) -n $(WORKERS) --dist worksteal $(ARGS)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory adapters)
 
-# Each lane has an environment of its own; NAME-oldest has the oldest release of the framework that its extra allows.
-# The last argument is the number of workers: importing CrewAI takes as long as its tests, so a third worker costs more than it saves.
-lane = @echo "$(1)" && PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest -n $(or $(4),$(WORKERS)) --dist $(or $(3),worksteal) $(2) $(ARGS)
-
 adapters: ## the tests of the adapters, each in its framework's own environment
+	@$(MAKE) --no-print-directory --jobs 2 $(if $(ARGS),,.packaged) $(addprefix .lane-,$(LANES))
+
+# Each lane has an environment of its own; NAME-oldest has the oldest release of the framework that its extra allows. Importing a
+# framework takes as long as its tests, so two lanes run side by side with one process each, and print when they have ended.
+lane = @said="$$(PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest $(2) $(ARGS) 2>&1)"; status=$$?; printf '%s\n%s\n' "$(1)" "$$said"; exit $$status
+
+.PHONY: .packaged $(addprefix .lane-,$(LANES))
+.lane-langgraph:
 	$(call lane,langgraph,tests/adapters/langgraph tests/adapters/langgraph_import)
+.lane-langgraph-oldest:
 	$(call lane,langgraph-oldest,$(LANGGRAPH_CORE))
-	$(call lane,crewai,tests/adapters/crewai,,2)
-	$(call lane,crewai-oldest,tests/adapters/crewai,,2)
-	$(call lane,kagent,tests/adapters/kagent,loadfile)
+.lane-crewai:
+	$(call lane,crewai,tests/adapters/crewai)
+.lane-crewai-oldest:
+	$(call lane,crewai-oldest,$(CREWAI_CORE))
+.lane-kagent:
+	$(call lane,kagent,tests/adapters/kagent)
+.lane-a2a:
 	$(call lane,a2a,tests/adapters/a2a)
-	$(call lane,a2a-oldest,tests/adapters/a2a)
-	@$(if $(ARGS),,$(PYTHON) tools/conformance/packaged.py --workers $(WORKERS))
+.lane-a2a-oldest:
+	$(call lane,a2a-oldest,$(A2A_CORE))
+.lane-kubernetes:
+	$(call lane,kubernetes,tests/adapters/kubernetes)
+.lane-kubernetes-oldest:
+	$(call lane,kubernetes-oldest,tests/adapters/kubernetes)
+
+.packaged:
+	@$(PYTHON) tools/conformance/packaged.py --workers 2
 
 conformance: ## a framework's own tests with our adapter, from a checkout: PATH_TO=folder; writes docs/conformance.md
 	@$(if $(PATH_TO),,echo "make conformance PATH_TO=folder, a checkout of the framework"; exit 2)
@@ -59,14 +81,18 @@ conformance: ## a framework's own tests with our adapter, from a checkout: PATH_
 
 check: ## style, types, layers and tidiness, without the tests
 	@$(ENVIRONMENT) test >/dev/null
-	@$(MAKE) --no-print-directory .static
-	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+	@$(MAKE) --no-print-directory --jobs 2 .static
+	@$(PYTEST) -q -p no:cacheprovider tests/test_tidy.py
 
-.PHONY: .static
-.static:
+.PHONY: .static .types .style
+.static: .types .style
+
+.types:
+	@echo "mypy --strict" && $(BIN)/mypy --no-error-summary
+
+.style:
 	@echo "ruff check"    && $(BIN)/ruff check --quiet --output-format concise .
 	@echo "ruff format"   && { $(BIN)/ruff format --quiet --check . || { echo "run \`make format\`"; exit 1; }; }
-	@echo "mypy --strict" && $(BIN)/mypy --no-error-summary
 	@echo "lint-imports"  && { said="$$($(BIN)/lint-imports --no-logo 2>&1)" || { echo "$$said"; exit 1; }; }
 	@echo "prose, per 1,000 lines:" && $(BIN)/python -m tests.prose src
 

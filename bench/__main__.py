@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import (
+    agents,
     append_postgres,
     append_sqlite,
     conversation,
@@ -96,6 +97,7 @@ def _cases() -> list[Case]:
         conversation,
         search,
         retention,
+        agents,
         steps,
         graphs,
         workspace,

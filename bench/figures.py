@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from . import (
+    agents,
     append_postgres,
     append_sqlite,
     conversation,
@@ -366,6 +367,8 @@ TITLES = {
     "step-cost": "Cost of a step, SQLite",
     "langgraph": "LangGraph, growing conversation",
     "retention": "Retention, 10,000 snapshots of 1,000 tenants",
+    "agents-sqlite": "10,000 agents, SQLite",
+    "agents-postgres": "10,000 agents, PostgreSQL",
     "workspace": "Workspaces, about 5,000 files",
     "workspace-many": "Workspaces, 100,000 files",
     server.GROUP: "Over HTTP",
@@ -384,6 +387,16 @@ def _server() -> list[Figure]:
         figure("durable append, rate vs. a bare ASGI echo", "rate", server.BARE, "at least", 0.35),
         figure("durable append, rate vs. a FastAPI echo that stores nothing", "rate", server.FASTAPI, "at least", 1.7),
         figure("server memory, vs. a Starlette echo", "resident_mb", server.STARLETTE, "at most", 1.5),
+    ]
+
+
+def _agents() -> list[Figure]:
+    bounds = {"access": 2, "accessible": 2, "get": 1.5, "create": 1.5, "update": 1.5}
+    sides = (agents.OURS, dict[str, int]()), ((agents.HAND, dict[str, int]()),)
+    return [
+        Figure(f"{call}, vs. the same statements by hand", group, f"{call}_us", *sides, "at most", target)
+        for group in agents.GROUPS
+        for call, target in bounds.items()
     ]
 
 
@@ -408,6 +421,7 @@ FIGURES = [
     *_langgraph(),
     *_workspace(),
     *_retention(),
+    *_agents(),
     *_kagent(),
     *_import(),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import append_postgres, append_sqlite, graphs, growth, limits, search, server, steps, tenants, workspace
+from . import agents, append_postgres, append_sqlite, graphs, growth, limits, search, server, steps, tenants, workspace
 from .figures import FIGURES, TITLES, Figure, Measured
 from .results import Results
 
@@ -318,6 +318,17 @@ def _server(results: Results, group: str) -> str:
     return _section(group, _SERVING, ["", "responses per second", "CPU µs per response", "resident MB"], rows)
 
 
+def _agents(results: Results, group: str) -> str:
+    rows = [
+        [contender, *(_whole(results.middle(group, contender, metric)) for metric in agents.METRICS)]
+        for contender in (agents.OURS, agents.HAND)
+    ]
+    text = (
+        f"{agents.AGENTS:,} agents with {agents.SHARES:,} shares. A page of accessible agents has up to {agents.PAGE}."
+    )
+    return _section(group, text, ["µs", *(metric.removesuffix("_us") for metric in agents.METRICS)], rows)
+
+
 _SECTIONS: dict[str, Any] = {
     append_sqlite.GROUP: _appends,
     append_sqlite.NEW_GROUP: _appends,
@@ -332,6 +343,7 @@ _SECTIONS: dict[str, Any] = {
     "search-postgres": _search,
     **dict.fromkeys(steps.GROUPS, _steps),
     graphs.GROUP: _langgraph,
+    **dict.fromkeys(agents.GROUPS, _agents),
     workspace.GROUP: _workspace,
     server.GROUP: _server,
     "import": _import,

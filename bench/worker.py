@@ -28,6 +28,8 @@ FAMILIES = {
     "langgraph": "graphs",
     "workspace": "workspace",
     "retention": "retention",
+    "agents-sqlite": "agents",
+    "agents-postgres": "agents",
     "workspace-many": "workspace",
     "server": "server",
     "kagent": "kagent",

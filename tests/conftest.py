@@ -26,12 +26,15 @@ SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
 if os.access("/dev/shm", os.W_OK):
     # Files of tests are in memory: faults of a disk are simulated, and waiting for a real one proves nothing more.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+SERVERS = {"postgres_server", "own_postgres", "_redis", "s3_server"}
+"""Fixtures that start a server. Tests that use one in a few of their cases have its name in the ids of these."""
 _SESSION: pytest.StashKey[Path] = pytest.StashKey()
 _OWNED: pytest.StashKey[int] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if SOAK else "test")
+    config.addinivalue_line("markers", "server: needs a server; `make quick` leaves these tests out")
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         config.stash[_SESSION] = Path(worker["holdfast_session"])
@@ -66,7 +69,12 @@ def pytest_runtest_teardown() -> Iterator[None]:
         pytest.fail("the test changed the working directory: use contextlib.chdir or monkeypatch.chdir")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        case = item.name.partition("[")[2].rstrip("]").split("-")
+        if SERVERS & {*item.fixturenames} or {"postgres", "redis", "s3"} & {*case}:  # type: ignore[attr-defined]
+            item.add_marker("server")
     if not SOAK:
         deep = {item for item in items if item.get_closest_marker("soak")}
         config.hook.pytest_deselected(items=[*deep])

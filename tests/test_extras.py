@@ -20,12 +20,20 @@ EXTRAS: dict[str, list[str]] = {
     if name != "all"
 }
 """Each extra, and the packages that it installs."""
-MODULES = {"a2a-sdk": "a2a", "langgraph-checkpoint": "langgraph", "psycopg-pool": "psycopg_pool"}
+MODULES = {
+    "a2a-sdk": "a2a",
+    "jsonschema-rs": "jsonschema_rs",
+    "langgraph-checkpoint": "langgraph",
+    "psycopg-pool": "psycopg_pool",
+}
 """The import names of packages, where they differ."""
 JOINED = """
 their_type = type("Connection", (), {{"__module__": "{module}"}})
 holdfast.AsyncHoldfast(":memory:", sqlite="stdlib").tenant("a").join(their_type())
 """
+NEW_TOOLS = "import holdfast.types as types; holdfast.Holdfast(':memory:').tenant('a')"
+TOOL = "types.NewCustomTool('t', 'true', parameters={'type': 'object'})"
+PROGRAM = "types.NewSecureCLI('gh', deny_args=['x'])"
 USES = {
     "postgres": ["holdfast.Holdfast('postgresql://x/y')", "holdfast.AsyncHoldfast('postgresql://x/y')"],
     "server": ["import holdfast.api", "import holdfast.api.server"],
@@ -35,7 +43,9 @@ USES = {
     "encryption": ["from holdfast.encryption import KeyRing; KeyRing('x' * 32).check()"],
     "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
+    "kubernetes": ["import holdfast.declared.cluster"],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],
+    "tools": [f"{NEW_TOOLS}.custom_tools.create({TOOL})", f"{NEW_TOOLS}.secure_cli.create({PROGRAM})"],
     "erasure": [
         "from holdfast.erasure import ErasureConsumer; ErasureConsumer(holdfast.AsyncHoldfast(':memory:'), 'redis://x')"
     ],

@@ -34,7 +34,7 @@ MAX_MS = 150.0
 SLACK = 3.0
 """Factor by which the limit is raised, because the tests share their processors with other tests."""
 TRIES = 10
-"""Number of imports, of which the fastest counts. The first may have to compile."""
+"""Most imports, of which the fastest counts. The first may have to compile."""
 
 
 def _measure() -> dict[str, object]:
@@ -47,8 +47,10 @@ def _measure() -> dict[str, object]:
 
 
 def test_importing_is_fast_small_and_loads_no_unneeded_library() -> None:
-    runs = [_measure() for _ in range(TRIES)]
-    assert min(float(str(run["spent_ms"])) for run in runs) < MAX_MS * SLACK
+    runs = [_measure()]
+    while float(str(runs[-1]["spent_ms"])) >= MAX_MS * SLACK:
+        assert len(runs) < TRIES, [run["spent_ms"] for run in runs]
+        runs.append(_measure())
     assert max(float(str(run["peak_mb"])) for run in runs) < 40
     modules = runs[0]["modules"]
     assert isinstance(modules, list)

@@ -30,6 +30,14 @@ class InvalidText(InvalidInput):
     """A value cannot be stored as text or JSON; nothing was changed."""
 
 
+class InvalidManifest(InvalidInput):
+    """A manifest of declared resources is invalid; nothing was changed."""
+
+    def __init__(self, message: str | None = None, *, file: str = "", document: int = 0, path: str = "") -> None:
+        super().__init__(message, field=path)
+        self.file, self.document, self.path = file, document, path
+
+
 class InvalidFilter(InvalidInput):
     """A filter, the value of a filter or a page cursor is invalid; nothing was read."""
 
@@ -96,6 +104,17 @@ class Forbidden(HoldfastError):
         super().__init__(message)
         self.reason = reason
         """Why, for programs: ``"expired"``, for example."""
+
+
+class CommandRefused(Forbidden):
+    """The configuration of a program does not allow this command: do not run it."""
+
+    def __init__(self, message: str | None = None, *, rule: str = "", pattern: str = "") -> None:
+        super().__init__(message, reason=rule)
+        self.rule = rule
+        """The rule that refused it: ``operator``, ``path``, ``deny_args`` or ``deny_verbose``."""
+        self.pattern = pattern
+        """The operator, path or regular expression of the rule."""
 
 
 class ReadOnly(Forbidden):

@@ -82,12 +82,30 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Tools of one agent or MCP server, and names in a list of tools that a grant allows or denies."""
     tool_timeout_ms: int = 3_600_000
     """Milliseconds after which a call of a tool is given up."""
+    builtin_tools: int = 1_000
+    """Builtin tools of one tenant."""
+    command_bytes: int = 128 * KIB - 1
+    """Bytes of one command of a custom tool, before and after its arguments are filled in; Linux limits an argument to this."""
+    command_timeout_s: int = 3_600
+    """Seconds that a command may run."""
+    cli_command_bytes: int = 16 * KIB
+    """Bytes of one command line for a program with credentials."""
+    deny_patterns: int = 50
+    """Regular expressions in one list of denied arguments."""
+    schema_nodes: int = 1_000
+    """Objects and lists in the JSON Schema of one tool, with each reference replaced by the schema it names."""
     system_bytes: int = MIB
     """Bytes of an agent's system prompt as UTF-8."""
     blocks: int = 100
     """Core blocks of one agent."""
     block_bytes: int = 64 * KIB
     """Bytes of one core block as UTF-8, and the default limit of a block."""
+    context_files: int = 50
+    """Context files of one agent, and copies that one of its users has when another one is written."""
+    file_name_bytes: int = 255
+    """Bytes of the name of a context file as UTF-8."""
+    context_file_bytes: int = 128 * KIB
+    """Bytes of the content of one context file as UTF-8."""
     state_bytes: int = 16 * MIB
     """Bytes of the state of one step or flow as JSON."""
     embedding_floats: int = 8_192
@@ -118,6 +136,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of files, before and after, that one diff of two snapshots compares line by line."""
     diff_steps: int = 10_000_000
     """Line comparisons in one diff of two snapshots; beyond that, the rest of a file is shown as replaced."""
+    manifest_bytes: int = 4 * MIB
+    """Bytes of one file of declared resources."""
+    manifest_values: int = 1_000_000
+    """Values in one document of declared resources, with those that YAML aliases repeat."""
+    spec_bytes: int = 2 * MIB
+    """Bytes of the specification of one declared resource as JSON."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
     snapshots_per_run: int = 10

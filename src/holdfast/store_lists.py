@@ -6,14 +6,18 @@ from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
 
 from .engines.protocol import Engine
+from .stores.agents.agent_overrides import AgentOverrides, AsyncAgentOverrides
 from .stores.agents.agent_shares import AgentShares, AsyncAgentShares
 from .stores.agents.agents import Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Blocks
+from .stores.agents.context_files import AsyncContextFiles, ContextFiles
+from .stores.agents.profiles import AsyncProfiles, Profiles
 from .stores.channels.channels import AsyncChannels, Channels
 from .stores.channels.pairing import AsyncPairing, Pairing
 from .stores.config.models import AsyncModels, Models
 from .stores.config.providers import AsyncProviders, Providers
 from .stores.config.secrets import AsyncSecrets, Secrets
+from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branches
 from .stores.conversation.compaction.compactions import AsyncCompactions, Compactions
 from .stores.conversation.contacts import AsyncContacts, Contacts
@@ -23,6 +27,7 @@ from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShares
+from .stores.declared.resources import AsyncDeclaredResources, DeclaredResources
 from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -41,7 +46,12 @@ from .stores.memory.agent_memories import AgentMemories, AsyncAgentMemories
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories
 from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import AsyncBuiltinTools, BuiltinTools
+from .stores.tools.custom_tools import AsyncCustomTools, CustomTools
+from .stores.tools.mcp_grants import AsyncMcpGrants, McpGrants
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequests
 from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
+from .stores.tools.secure_cli import AsyncSecureCLIs, SecureCLIs
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
 from .stores.workspace.snapshots import AsyncSnapshots, Snapshots
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
@@ -109,6 +119,10 @@ class TenantStores:
     agents = StoreField(AsyncAgents, Agents)
     agent_shares = StoreField(AsyncAgentShares, AgentShares)
     blocks = StoreField(AsyncBlocks, Blocks)
+    context_files = StoreField(AsyncContextFiles, ContextFiles)
+    profiles = StoreField(AsyncProfiles, Profiles)
+    agent_overrides = StoreField(AsyncAgentOverrides, AgentOverrides)
+    agent_messages = StoreField(AsyncAgentMessages, AgentMessages)
     runs = StoreField(AsyncRuns, Runs)
     steps = StoreField(AsyncSteps, Steps)
     leases = StoreField(AsyncLeases, Leases)
@@ -123,12 +137,18 @@ class TenantStores:
     a2a_push_configs = StoreField(AsyncA2APushConfigs, A2APushConfigs)
     session_shares = StoreField(AsyncSessionShares, SessionShares)
     general_feedback = StoreField(AsyncGeneralFeedbackStore, GeneralFeedbackStore)
+    custom_tools = StoreField(AsyncCustomTools, CustomTools)
+    builtin_tools = StoreField(AsyncBuiltinTools, BuiltinTools)
+    secure_cli = StoreField(AsyncSecureCLIs, SecureCLIs)
     mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    mcp_grants = StoreField(AsyncMcpGrants, McpGrants)
+    mcp_requests = StoreField(AsyncMcpRequests, McpRequests)
     channels = StoreField(AsyncChannels, Channels)
     pairing = StoreField(AsyncPairing, Pairing)
     secrets = StoreField(AsyncSecrets, Secrets)
     providers = StoreField(AsyncProviders, Providers)
     models = StoreField(AsyncModels, Models)
+    declared = StoreField(AsyncDeclaredResources, DeclaredResources)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

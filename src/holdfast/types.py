@@ -1,14 +1,24 @@
 """The public types for annotations: the row types that methods take and return, and the store classes."""
 
 from .core.actor_context import ActorContext
+from .stores.agents.agent_overrides import (
+    AgentOverride,
+    AgentOverrideChange,
+    AgentOverrides,
+    AsyncAgentOverrides,
+    NewAgentOverride,
+)
 from .stores.agents.agent_shares import AgentShare, AgentShares, AsyncAgentShares, NewAgentShare, ShareRole
 from .stores.agents.agents import Agent, Agents, AsyncAgents
 from .stores.agents.blocks import AsyncBlocks, Block, Blocks
+from .stores.agents.context_files import AsyncContextFiles, ContextFile, ContextFiles
+from .stores.agents.profiles import AgentUser, AsyncProfiles, NewProfile, Profile, ProfileChange, Profiles, Visit
 from .stores.channels.channels import AsyncChannels, ChannelInstance, Channels
 from .stores.channels.pairing import AsyncPairing, PairedDevice, Pairing, PairingRequest
 from .stores.config.models import AsyncModels, Model, ModelChange, Models, NewModel
 from .stores.config.providers import AsyncProviders, NewProvider, Provider, ProviderChange, Providers, ProviderType
 from .stores.config.secrets import AsyncSecrets, Secrets
+from .stores.conversation.agent_messages import AgentMessages, AsyncAgentMessages
 from .stores.conversation.branches import AsyncBranches, Branch, Branches
 from .stores.conversation.buffer.buffered import AsyncBufferedSession, BufferedSession
 from .stores.conversation.buffer.persistence import SessionState
@@ -29,6 +39,15 @@ from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
+from .stores.declared.differences import FieldChange
+from .stores.declared.plan import AppliedChange, ResourceToApply
+from .stores.declared.resources import (
+    AsyncDeclaredResources,
+    DeclaredResource,
+    DeclaredResourceChange,
+    DeclaredResources,
+    NewDeclaredResource,
+)
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -61,14 +80,49 @@ from .stores.memory.agent_memories import (
 from .stores.memory.crew_memories import AsyncCrewMemories, CrewMemories, CrewMemory, CrewMemoryMatch, MemoryScope
 from .stores.objects.activity import Activities, Activity, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
+from .stores.tools.builtin_tools import (
+    AsyncBuiltinTools,
+    BuiltinTool,
+    BuiltinToolChange,
+    BuiltinTools,
+    NewBuiltinTool,
+    SeedResult,
+)
+from .stores.tools.custom_tools import (
+    AsyncCustomTools,
+    CustomTool,
+    CustomToolChange,
+    CustomTools,
+    NewCustomTool,
+    RenderedCommand,
+)
+from .stores.tools.mcp_grants import (
+    AsyncMcpGrants,
+    McpAgentGrant,
+    McpGrants,
+    McpUserGrant,
+    NewMcpAgentGrant,
+    NewMcpUserGrant,
+)
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequest, McpRequests
 from .stores.tools.mcp_servers import (
     AsyncMcpServers,
+    McpAccess,
     McpServer,
     McpServerChange,
     McpServers,
     McpTool,
     NewMcpServer,
     NewMcpTool,
+)
+from .stores.tools.scrubbing import MIN_SCRUBBED_CHARS, ScrubbedStream, Scrubber
+from .stores.tools.secure_cli import (
+    AsyncSecureCLIs,
+    NewSecureCLI,
+    PreparedCommand,
+    SecureCLI,
+    SecureCLIChange,
+    SecureCLIs,
 )
 from .stores.workspace.retention_rules import Hold
 from .stores.workspace.rewind_rows import Rewind, RewindStatus
@@ -84,6 +138,7 @@ from .workspaces.rewind import RewindResult
 from .workspaces.workspaces import AsyncWorkspaces, Workspaces
 
 __all__ = [
+    "MIN_SCRUBBED_CHARS",
     "A2APushConfig",
     "A2APushConfigs",
     "A2ATask",
@@ -95,45 +150,61 @@ __all__ = [
     "AgentMemories",
     "AgentMemory",
     "AgentMemoryMatch",
+    "AgentMessages",
+    "AgentOverride",
+    "AgentOverrideChange",
+    "AgentOverrides",
     "AgentShare",
     "AgentShares",
+    "AgentUser",
     "Agents",
     "ApiKey",
     "ApiKeys",
+    "AppliedChange",
     "ArchivedMessage",
     "AsyncA2APushConfigs",
     "AsyncA2ATasks",
     "AsyncActivities",
     "AsyncAgentMemories",
+    "AsyncAgentMessages",
+    "AsyncAgentOverrides",
     "AsyncAgentShares",
     "AsyncAgents",
     "AsyncApiKeys",
     "AsyncBlocks",
     "AsyncBranches",
     "AsyncBufferedSession",
+    "AsyncBuiltinTools",
     "AsyncChannels",
     "AsyncCheckpoints",
     "AsyncCompactions",
     "AsyncContacts",
+    "AsyncContextFiles",
     "AsyncCrewMemories",
+    "AsyncCustomTools",
+    "AsyncDeclaredResources",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpGrants",
+    "AsyncMcpRequests",
     "AsyncMcpServers",
     "AsyncMessages",
     "AsyncModels",
     "AsyncObjects",
     "AsyncPairing",
     "AsyncPendingMessages",
+    "AsyncProfiles",
     "AsyncProviders",
     "AsyncRetention",
     "AsyncRewinds",
     "AsyncRunQueue",
     "AsyncRuns",
     "AsyncSecrets",
+    "AsyncSecureCLIs",
     "AsyncSessionShares",
     "AsyncSessions",
     "AsyncSnapshots",
@@ -146,6 +217,9 @@ __all__ = [
     "Branch",
     "Branches",
     "BufferedSession",
+    "BuiltinTool",
+    "BuiltinToolChange",
+    "BuiltinTools",
     "CachedPieces",
     "CaptureResult",
     "ChannelInstance",
@@ -164,12 +238,20 @@ __all__ = [
     "Contacts",
     "ContentPiece",
     "Context",
+    "ContextFile",
+    "ContextFiles",
     "ContextMessage",
     "CrewMemories",
     "CrewMemory",
     "CrewMemoryMatch",
+    "CustomTool",
+    "CustomToolChange",
+    "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
+    "DeclaredResource",
+    "DeclaredResourceChange",
+    "DeclaredResources",
     "DeletedMessage",
     "DiagnosticReport",
     "Diagnostics",
@@ -178,6 +260,7 @@ __all__ = [
     "Erasures",
     "Feedback",
     "FeedbackStore",
+    "FieldChange",
     "Flow",
     "FlowState",
     "Flows",
@@ -187,21 +270,35 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpAccess",
+    "McpAgentGrant",
+    "McpGrants",
+    "McpRequest",
+    "McpRequests",
     "McpServer",
     "McpServerChange",
     "McpServers",
     "McpTool",
+    "McpUserGrant",
     "MemoryScope",
     "Message",
     "Messages",
     "Model",
     "ModelChange",
     "Models",
+    "NewAgentOverride",
     "NewAgentShare",
+    "NewBuiltinTool",
+    "NewCustomTool",
+    "NewDeclaredResource",
+    "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
+    "NewMcpUserGrant",
     "NewModel",
+    "NewProfile",
     "NewProvider",
+    "NewSecureCLI",
     "Objects",
     "PairedDevice",
     "Pairing",
@@ -211,12 +308,18 @@ __all__ = [
     "PendingGroup",
     "PendingMessage",
     "PendingMessages",
+    "PreparedCommand",
+    "Profile",
+    "ProfileChange",
+    "Profiles",
     "Provider",
     "ProviderChange",
     "ProviderType",
     "Providers",
     "PrunedMemories",
     "PrunedSessions",
+    "RenderedCommand",
+    "ResourceToApply",
     "RestoreResult",
     "Retention",
     "Rewind",
@@ -227,9 +330,15 @@ __all__ = [
     "RunQueue",
     "RunStatus",
     "Runs",
+    "ScrubbedStream",
+    "Scrubber",
     "SearchHit",
     "SearchPage",
     "Secrets",
+    "SecureCLI",
+    "SecureCLIChange",
+    "SecureCLIs",
+    "SeedResult",
     "Session",
     "SessionShare",
     "SessionShares",
@@ -254,5 +363,6 @@ __all__ = [
     "TreeChange",
     "TreeEntry",
     "TreePage",
+    "Visit",
     "Workspaces",
 ]

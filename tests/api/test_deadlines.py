@@ -72,7 +72,7 @@ def problem(method: str, path: str, *, answer_s: float = 0.02, leaves: bool = Fa
         events.append(event)
 
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
-    asyncio.run(asyncio.wait_for(router(scope, receive, send), 30))
+    asyncio.run(asyncio.wait_for(router(scope, receive, send), 60))
     assert service.metrics.under_way == 0
     return msgspec.json.decode(events[1]["body"]) if events else None
 

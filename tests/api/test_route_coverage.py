@@ -25,8 +25,22 @@ WHY_NOT = {
     "tenants.maintain": "the server does it by itself, in the background",
     "sessions.buffered": "keeps unsaved messages in the memory of one process",
     "messages.last": "GET .../messages/last does it, through messages.list, which loads no more than an answer may have",
-    **{f"{name}.find": _GET for name in ("agents", "blocks", "general_feedback")},
+    **{
+        f"{name}.find": _GET
+        for name in (
+            "agent_overrides",
+            "blocks",
+            "builtin_tools",
+            "context_files",
+            "declared",
+            "general_feedback",
+            "profiles",
+        )
+    },
+    **{f"agents.{name}": "the operations of agent-shares do it" for name in ("share", "revoke_share", "list_shares")},
+    "builtin_tools.list_enabled": "GET .../builtin-tools with a filter does it",
     **{f"a2a_push_configs.{name}": _SECRET for name in ("create", "get", "find", "update", "delete", "count")},
+    "agent_messages.last": "GET .../messages/last does it, through agent_messages.list, for the same reason",
     "snapshots.tree": "a whole tree is not one answer: GET .../tree gives pages, through snapshots.entries",
     "workspaces.capture": _HERE,
     "workspaces.capture_upper": _HERE,

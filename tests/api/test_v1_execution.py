@@ -372,6 +372,8 @@ def test_access_to_agents_and_the_default_agent(v1: V1Client) -> None:
         v1.good("PUT", f"/agents/{quote(agent, safe='')}", {"owner": owner})
     assert v1.good("GET", "/default-agent")["id"] == "a/1"
     assert v1.good("GET", "/agent-by-key/a%2F1")["owner"] == "ada"
+    for path in ("/agents-by-id?ids=b&ids=x&ids=a%2F1", "/agents-by-key?keys=b&keys=x&keys=a%2F1"):
+        assert [row["id"] for row in v1.good("GET", path)["items"]] == ["b", "a/1"]
     assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": False, "role": None, "step": "share"}
     v1.good("PUT", "/agent-shares/b/ada", {"role": "operator"})
     assert v1.good("GET", "/agents/b/access?user=ada") == {"allowed": True, "role": "operator", "step": "share"}

@@ -35,6 +35,10 @@ QUERIES = {
     "delete_stale_pending_messages": "older_than_s=60",
     "list_agent_memories": "agent=a",
     "delete_agent_memories": "agent=a",
+    "list_agent_shares": "agent=a",
+    "list_accessible_mcp_servers": "agent=a&user=u",
+    "list_mcp_agent_grants": "agent=a",
+    "list_mcp_user_grants": "user=u",
 }
 """Required query parameters."""
 BODIES: dict[str, dict[str, Any]] = {
@@ -86,6 +90,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "upsert_channel_instance": {"name": "n", "channel_type": "t", "agent": "a"},
     "create_mcp_server": {"name": "s"},
     "upsert_mcp_server": {"name": "s"},
+    "create_mcp_request": {"server": str(uuid4()), "scope": "user", "user": "u"},
+    "review_mcp_request": {"approved": True},
     "claim_run_of_any_tenant": {"holder": "w"},
     "put_checkpoint": {"state": "AAE="},
     "append_checkpoint_writes": {"task_id": "t", "new": [{"index": 0, "channel": "c", "value": "AAE="}]},

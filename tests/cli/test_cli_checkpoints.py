@@ -1,4 +1,4 @@
-"""``holdfast checkpoints``, as a process without LangGraph."""
+"""``holdfast checkpoints``, without LangGraph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from holdfast import Holdfast, Write
-from tests.api.process import command, one_line
+from tests.api.process import one_line
+from tests.cli.in_process import command
 
 HERE = {"HOLDFAST_DATABASE_URL": "agents.db", "HOLDFAST_TENANT": "acme"}
 pack = msgspec.msgpack.encode

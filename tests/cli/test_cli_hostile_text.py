@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from holdfast import Holdfast, NewAgent, NewChannelInstance, NewMessage
 from holdfast.cli.commands import root
 from holdfast.encryption import Secret, new_key
+from holdfast.types import NewCustomTool, NewMcpServer, NewMcpTool, NewSecureCLI
 from tests.cli.commands import commands, is_inherited
 from tests.cli.test_cli_checkpoints import state
 from tests.workspaces.fingerprints import put
@@ -42,6 +44,7 @@ class Setup(NamedTuple):
     hold: str
     snapshots: list[str]
     codes: list[str]
+    requests: list[str]
 
 
 @pytest.fixture
@@ -92,11 +95,40 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
                 config={HOSTILE: HOSTILE},
             )
         )
+        tool = NewMcpTool(HOSTILE, HOSTILE)
+        server = tenant.mcp_servers.create(NewMcpServer(HOSTILE, transport="stdio", command=HOSTILE, tools=[tool]))
+        requests = [
+            tenant.mcp_requests.create(server.id, scope="user", user=HOSTILE, reason=HOSTILE, tool_allow=[HOSTILE])
+            for _ in range(4)
+        ]
+        shown = {"name": HOSTILE, "description": HOSTILE, "parameters": {"properties": {HOSTILE: {"default": HOSTILE}}}}
+        tenant.custom_tools.create(NewCustomTool(command=f"echo {HOSTILE}", **shown))  # type: ignore[arg-type]
+        tenant.secure_cli.create(NewSecureCLI("gh", description=HOSTILE, deny_args=["denied"]))
         tenant.secrets.set(HOSTILE, Secret(HOSTILE.replace("\n", "")))  # the lines of a secret are printed
         codes = [tenant.pairing.request(sender, HOSTILE, account=HOSTILE).code for sender in (HOSTILE, f"2 {HOSTILE}")]
         hold = tenant.retention.hold(HOSTILE).id
         key = hf.api_keys.create(f"hf_{'a1' * 24}", name=HOSTILE, scopes=["read"], tenant=HOSTILE).id
-    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes)
+    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes, [request.id for request in requests])
+
+
+def of_agents(setup: Setup) -> Iterator[list[str]]:
+    """Yield the commands about agents and their users. The commands of all grant stores are the same code."""
+    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "shares", HOSTILE]
+    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
+    yield ["agents", "accessible", HOSTILE]
+    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
+    yield ["profiles", "create", "--agent", HOSTILE, "--user", HOSTILE, "--workspace", HOSTILE]
+    yield ["agents", "users", HOSTILE]
+    yield ["agents", "messages", HOSTILE]
+    (setup.folder / "soul.md").write_text(HOSTILE.replace("\n", ""))  # the lines of a file are printed
+    for user in ([], ["--user", HOSTILE]):
+        yield ["context-files", "set", "--agent", HOSTILE, "S.md", "--from", str(setup.folder / "soul.md"), *user]
+    yield ["context-files", "list", "--agent", HOSTILE, "--user", HOSTILE]
+    yield ["context-files", "show", "--agent", HOSTILE, "S.md"]
+    yield ["context-files", "propagate", "--agent", HOSTILE, "S.md"]
+    yield ["context-files", "seed", "--agent", HOSTILE, "--user", f"2 {HOSTILE}"]
+    yield ["context-files", "delete", "--agent", HOSTILE, "S.md", "--user", HOSTILE, "--yes"]
 
 
 def walk(setup: Setup) -> Iterator[list[str]]:
@@ -110,18 +142,16 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["keys", "create", "--name", f"{HOSTILE} 2"]
     for name in ("list", "show", "diff"):
         yield ["checkpoints", name, *thread]
-    # The commands of all record stores are the same code, and so are those of all grant stores.
-    yield ["agents", "share", HOSTILE, "--user", HOSTILE]
-    yield ["agents", "shares", HOSTILE]
-    yield ["agents", "access", HOSTILE, "--user", HOSTILE]
-    yield ["agents", "accessible", HOSTILE]
-    yield ["agents", "revoke-share", HOSTILE, "--user", HOSTILE]
+    yield from of_agents(setup)
+    # The commands of all record stores are the same code.
     yield ["channels", "list"]
     yield ["channels", "show", HOSTILE]
     yield ["channels", "create", "--name", f"2 {HOSTILE}", "--channel-type", HOSTILE, "--agent", HOSTILE]
     yield ["channels", "update", HOSTILE, "--display-name", HOSTILE]
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
+    yield from walk_tools(setup.folder / "tools.json")
+    yield from walk_mcp(setup)
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -156,6 +186,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["workspace", "redo", *run]
     yield ["runs", "resume", *run]
     yield ["runs", "cancel", *run, "--reason", HOSTILE]
+    yield ["runs", "delete", *run, "--yes"]
     yield ["export", "--to", f"b{HOSTILE}"]
     yield ["import", "bundle", "--from", f"b{HOSTILE}", "--as", f"other {HOSTILE}"]
     yield ["import", "bundle", "--from", f"b{HOSTILE}", "--check"]
@@ -166,6 +197,29 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["migrate", "print", "--engine", "sqlite"]
     yield ["migrate", "adopt"]
     yield ["migrate", "down", "--to", "1", "--yes"]
+
+
+def walk_tools(seed: Path) -> Iterator[list[str]]:
+    """Yield the commands of tools."""
+    seed.write_text(json.dumps([{"name": HOSTILE, "description": HOSTILE}]))
+    yield ["tools", "builtin", "seed", str(seed)]
+    yield ["tools", "custom", "effective", "--agent", HOSTILE]
+    yield ["tools", "custom", "render", HOSTILE, "--arguments", json.dumps({HOSTILE: HOSTILE})]
+    yield ["tools", "cli", "effective", "--agent", HOSTILE]
+    yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
+
+
+def walk_mcp(setup: Setup) -> Iterator[list[str]]:
+    """Yield the commands of MCP servers, grants and requests."""
+    yield ["mcp", "tools"]
+    yield ["mcp", "grants", "grant", HOSTILE, "--agent", HOSTILE, "--tool-allow", HOSTILE]
+    yield ["mcp", "grants", "list", HOSTILE, "--kind", "agent"]
+    yield ["mcp", "access", HOSTILE, "--user", HOSTILE]
+    yield ["mcp", "grants", "revoke", HOSTILE, "--agent", HOSTILE]
+    yield ["mcp", "requests", "create", HOSTILE, "--user", HOSTILE, "--reason", HOSTILE]
+    yield ["mcp", "requests", "list"]
+    for name, id in zip(("show", "approve", "reject", "cancel"), setup.requests, strict=True):
+        yield ["mcp", "requests", name, id]
 
 
 def test_no_command_prints_control_characters(setup: Setup) -> None:
@@ -189,13 +243,25 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
         if not isinstance(entry, click.Group) and (path[0] == "channels" or not is_inherited(root, path))
     }
     assert every - walked == set(NOT_COVERED)
-    for name in ("sessions list", "runs show", "keys list", "retention holds", "checkpoints diff", "workspace diff"):
+    for name in (
+        "sessions list",
+        "runs show",
+        "keys list",
+        "retention holds",
+        "checkpoints diff",
+        "workspace diff",
+        "tools custom render",
+    ):
         assert "FORGED" in outputs[name], "the stored text is printed"
 
 
 def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
-    return arguments[:1] if arguments[0] in ("version", "completion", "doctor", "export") else arguments[:2]
+    if arguments[0] in ("version", "completion", "doctor", "export"):
+        return arguments[:1]
+    return arguments[: 3 if arguments[1] in ("grants", "requests") else 2]
+    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
+    return arguments[: nested.get(arguments[0], 2)]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:

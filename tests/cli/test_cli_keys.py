@@ -92,7 +92,7 @@ def test_the_completion_script_is_valid(shell: str, tmp_path: Path) -> None:
     program = shutil.which(shell)
     if program is not None:
         (tmp_path / "script").write_text(printed.output)
-        subprocess.run([program, "-n", str(tmp_path / "script")], check=True, timeout=30)
+        subprocess.run([program, "-n", str(tmp_path / "script")], check=True, timeout=60)
 
 
 def test_commands_and_options_are_completed() -> None:

@@ -1,4 +1,4 @@
-"""``holdfast runs``, as a process."""
+"""``holdfast runs``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import Holdfast, NewMessage, NewToolCall, TenantHandle, ToolOutcome, Usage
-from tests.api.process import command, one_line
+from tests.api.process import one_line
+from tests.cli.in_process import command
 
 HERE = {"HOLDFAST_DATABASE_URL": "agents.db", "HOLDFAST_TENANT": "acme"}
 MISSING_ID = "01900000-0000-7000-8000-000000000000"

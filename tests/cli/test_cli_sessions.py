@@ -1,4 +1,4 @@
-"""``holdfast sessions``, as a process."""
+"""``holdfast sessions``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from tests.api.process import command, one_line
+from tests.api.process import one_line
+from tests.cli.in_process import command
 
 HERE = {"HOLDFAST_DATABASE_URL": "agents.db", "HOLDFAST_TENANT": "acme"}
 SMALL = ("--target", "500", "--keep-last", "2", "--protect", "0")

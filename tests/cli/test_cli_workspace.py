@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from holdfast import Holdfast, NewMessage
 from holdfast.cli.commands import root
-from tests.api.process import command, one_line
+from tests.api.process import one_line
+from tests.cli.in_process import command
 from tests.workspaces.fingerprints import Fingerprint, fingerprint, put
 
 HERE = {"HOLDFAST_DATABASE_URL": "agents.db", "HOLDFAST_TENANT": "acme"}

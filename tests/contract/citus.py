@@ -7,7 +7,7 @@ installed beside the PostgreSQL that the tests start, a cluster of one machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -35,11 +35,14 @@ class CitusPlace(PostgresPlace):
         return [table for table, _ in self._connect().execute(_LOGICAL).fetchall()]
 
     @cached_property
-    def _emptying(self) -> str:
+    def _columns(self) -> list[tuple[str, str]]:
         above = {"tenants": "id", "api_keys": "tenant", "erasures": "tenant", "run_queue": "tenant"}
         kept = {"schema_migrations", "server_settings"}
-        named = {table: above.get(table, "tenant_id") for table in self._tables if table not in kept}
-        rows = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in named.items()]
+        return [(table, above.get(table, "tenant_id")) for table in self._tables if table not in kept]
+
+    def _emptying(self, tables: Sequence[str]) -> str:
+        chosen = [(table, column) for table, column in self._columns if table in tables]
+        rows = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in chosen]
         return ";".join([*rows, "DELETE FROM server_settings"])
 
 

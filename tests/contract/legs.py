@@ -8,7 +8,7 @@ whole database must not, because the caller rolls back. The table ``callers_note
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cached_property, wraps
@@ -137,20 +137,40 @@ class PostgresPlace:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: Any = None
+        self._new: Dump = {}
+        self._left: Dump = {}
+        """Every row at the end of the last case; nothing while a case runs, and after one that failed."""
 
     def fresh(self) -> tuple[str, Dump]:
+        left, self._left = self._left, {}
+        # Most cases change few tables, and those that are rolled back change none.
+        changed = [table for table in left if left[table] != self._new[table]]
+        if not left or not all(self._is_emptied(table, left[table]) for table in changed):
+            self._start_over()
+        elif changed:
+            self._connect().execute(self._emptying(changed))
+        return self._url, self._new
+
+    def _is_emptied(self, table: str, rows: Sequence[Any]) -> bool:
+        """Return whether only the resident's rows remain without the other tenants' rows, all of them unchanged."""
+        existing = set(rows)
+        return table in dict(self._columns) and all(row in existing for row in self._new[table])
+
+    def _start_over(self) -> None:
         connection = self._connect()
-        connection.execute(self._emptying)
+        connection.execute(self._emptying(self._tables))
         if not connection.execute("SELECT 1 FROM tenants").fetchall():
             with Holdfast(self._url, ids=SeededIds(7), clock=FixedClock(), pool=POOL) as hf:
                 _move_in(hf)
-        return self._url, self.dump()
+        self._new = self.dump()
+        self._left = {}
 
     def dump(self) -> Dump:
         result: Dump = {table: [] for table in self._tables}
         for table, row in self._connect().execute(self._reading, prepare=True):
             result[table].append((row,))
-        return {table: _sorted(rows) for table, rows in result.items()}
+        self._left = {table: _sorted(rows) for table, rows in result.items()}
+        return self._left
 
     @cached_property
     def _tables(self) -> list[str]:
@@ -161,19 +181,20 @@ class PostgresPlace:
         """Return one statement that reads all tables: there are many, and most are empty."""
         return " UNION ALL ".join(f"SELECT '{table}', t::text FROM {table} AS t" for table in self._tables)
 
+    def _emptying(self, tables: Sequence[str]) -> str:
+        """Remove all tenants but the resident from some tables, with one statement."""
+        chosen = [(table, column) for table, column in self._columns if table in tables]
+        deletions = [f"DELETE FROM {table} WHERE {column} <> '{RESIDENT}'" for table, column in chosen]
+        return ";".join(["SET session_replication_role = replica", *deletions, "RESET session_replication_role"])
+
     @cached_property
-    def _emptying(self) -> str:
-        """Remove all tenants but the resident, with one statement."""
-        return self._deletion(f"<> '{RESIDENT}'")
+    def _columns(self) -> list[tuple[str, str]]:
+        """Return each table with its column that names a tenant."""
+        return list(dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall()))
 
     def renew(self) -> None:
-        self._connect().execute(self._deletion("IS NOT NULL"))
-
-    def _deletion(self, condition: str) -> str:
-        """Return a statement that deletes the rows of all tenants that meet a condition, from every table of tenants."""
-        columns = dict.fromkeys(self._connect().execute(_TENANT_COLUMNS).fetchall())
-        deletions = [f"DELETE FROM {table} WHERE {column} {condition}" for table, column in columns]
-        return ";".join(["SET session_replication_role = replica", *deletions, "RESET session_replication_role"])
+        self._connect().execute(f"TRUNCATE {', '.join(table for table, _ in self._columns)} CASCADE")
+        self._left = {}
 
     def close(self) -> None:
         """Close the connections to the database."""

@@ -17,14 +17,14 @@ from tests.contract.legs import JoinedLeg, MemoryPlace, OwnLeg, postgres_legs, s
 LEGS = {leg.name: leg for leg in [*sqlite_legs(Path("nowhere")), *postgres_legs("nowhere")]}
 if citus.COORDINATOR or citus.INSTALLED:
     LEGS |= {leg.name: leg for leg in citus.citus_legs("nowhere")}
-USUAL_ON_CONNECTIONS = ("transactions", "sessions", "messages", "round_trips", "runs")
-"""The cases that always run on SQLAlchemy's connections. SQLAlchemy's sessions use such connections and run every case; the rest
-runs in ``make soak``."""
+SQLALCHEMY = ("transactions", "sessions", "messages", "round_trips", "runs")
+"""The cases that always run on SQLAlchemy, which finds the connection of a driver whose own leg runs every case: what differs is
+the transaction, and the values of each type on a connection that SQLAlchemy configured. The rest runs in ``make soak``."""
 
 
 def marks(leg: str, case: Case) -> list[pytest.MarkDecorator]:
     """Return the markers of a case on a leg: the leg, and whether it belongs to the soak run or the quick run."""
-    waits = leg.endswith("connection") and str(case).partition(".")[0] not in USUAL_ON_CONNECTIONS
+    waits = "sqlalchemy" in leg and str(case).partition(".")[0] not in SQLALCHEMY
     is_quick = leg.startswith("sqlite memory")
     return [pytest.mark.leg(leg), *([pytest.mark.soak] if waits else []), *([pytest.mark.quick] if is_quick else [])]
 
@@ -63,7 +63,8 @@ def test_a_leg_lacks_only_known_capabilities_and_gives_reasons() -> None:
 
 
 def test_every_case_runs_on_both_engines_sync_and_async() -> None:
-    runs = Counter((case, name.split()[0], LEGS[name].asynchronous) for name, case in (item.values for item in PLAYED))
+    always = [item.values for item in PLAYED if pytest.mark.soak not in item.marks]
+    runs = Counter((case, name.split()[0], LEGS[name].asynchronous) for name, case in always)
     for case in cases():
         for engine in ("sqlite", "postgres"):
             for asynchronous in (True, False):
@@ -74,8 +75,12 @@ def test_every_driver_has_a_leg() -> None:
     from holdfast.drivers import join
 
     drivers = {driver.replace("_", " ") for driver in {*join._BLOCKING.values(), *join._ASYNCHRONOUS.values()}}
+    always = Counter(name for name, _ in (item.values for item in PLAYED if pytest.mark.soak not in item.marks))
     for driver in drivers:
-        assert any(f"joined {driver}" in name for name in LEGS), f"no leg joins {driver}"
+        legs = [leg for leg in LEGS.values() if f"joined {driver}" in leg.name]
+        assert legs, f"no leg joins {driver}"
+        if driver != "sqlalchemy":
+            assert any(always[leg.name] == sum(can(leg, case) for case in cases()) for leg in legs), driver
 
 
 @contract("joining")
@@ -122,12 +127,18 @@ async def _harms_the_resident(world: World) -> None:
     await resident.sessions.purge((await resident.sessions.list())[0].id)
 
 
-@pytest.mark.parametrize("name", ["sqlite joined apsw", "sqlite joined sqlite3"])
+@contract()
+async def _finds_no_session(world: World) -> None:
+    assert await world.tenant().sessions.count() == 0
+
+
+@pytest.mark.parametrize("name", ["sqlite joined apsw", "sqlite joined sqlite3", "postgres joined psycopg"])
 def test_a_leg_detects_rows_left_after_the_rollback(
     name: str, leg_by_name: Callable[[str], OwnLeg | JoinedLeg]
 ) -> None:
     with pytest.raises(AssertionError, match="the caller rolled back, but the database has changed"):
         play(_commits_behind_the_legs_back, leg_by_name(name))
+    play(_finds_no_session, leg_by_name(name))
 
 
 @pytest.mark.parametrize("name", ["sqlite file sync", "sqlite file async", "postgres sync", "postgres async"])

@@ -47,11 +47,11 @@ def test_a_block_in_a_thread_is_invisible_to_others(acme: TenantHandle) -> None:
     def act() -> None:
         with acme.acting(user="ada"):
             inside.set()
-            leave.wait(20)
+            leave.wait(60)
 
     thread = threading.Thread(target=act)
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     assert acme.acting_now() == NO_ACTOR
     assert acme.sessions.create().user == ""
     leave.set()
@@ -65,7 +65,7 @@ def test_a_thread_that_writes_for_others_uses_their_contexts(tmp_path: Path) -> 
         start = threading.Barrier(8)
 
         def act(user: str) -> list[str]:
-            start.wait(20)
+            start.wait(60)
             created = []
             for _ in range(20):
                 with acme.acting(user=user):

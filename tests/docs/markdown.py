@@ -77,6 +77,18 @@ def anchors(file: Path) -> set[str]:
     return {_slug(title) for title in _HEADING.findall(text)}
 
 
+def sections(file: Path) -> dict[str, list[Block]]:
+    """Return the Python blocks between each heading of a page and the next one, by the heading's anchor."""
+    text = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), file.read_text("utf-8"))
+    starts = [(text.count("\n", 0, heading.start()) + 1, _slug(heading[1])) for heading in _HEADING.finditer(text)]
+    ends = [line for line, _ in starts[1:]] + [text.count("\n") + 2]
+    python = blocks(file)
+    return {
+        anchor: [block for block in python if start <= block.line < end]
+        for (start, anchor), end in zip(starts, ends, strict=True)
+    }
+
+
 def _slug(title: str) -> str:
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", lambda markup: markup[1] or "", title)
     return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")

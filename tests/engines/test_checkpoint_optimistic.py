@@ -22,7 +22,7 @@ from tests.servers import PgBouncer, PostgresServer
 
 SMALL = PoolOptions(min_connections=1, max_connections=3, connect_timeout_s=5.0)
 CUTS = 24
-WAITED_S = 10.0
+WAITED_S = 60.0
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 

@@ -238,7 +238,7 @@ def test_uncommitted_feedback_on_a_compacted_message_is_not_lost(postgres_url: s
         while not place.execute("SELECT 1 FROM pg_locks WHERE NOT granted"):
             assert thread.is_alive(), "the compaction did not wait"
         connection.commit()
-        thread.join(30)
+        thread.join(60)
     assert place.acme.feedback.list(session_id=session) == []
     place.acme.compactions.rollback(completed[0].id)
     assert place.acme.feedback.list(session_id=session) == [arguments]

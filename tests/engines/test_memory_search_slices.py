@@ -75,7 +75,7 @@ def test_a_cancelled_search_stops_after_its_current_slice(
 
     def waiting(query: bytes, others: Any) -> list[float]:
         begun.set()
-        may_go_on.wait(30)
+        assert may_go_on.wait(60)
         return counted(query, others)
 
     monkeypatch.setattr(similarity, "cosines", waiting)
@@ -84,7 +84,7 @@ def test_a_cancelled_search_stops_after_its_current_slice(
         async with AsyncHoldfast(str(tmp_path / "agents.db")) as hf:
             await fill(hf.tenant("acme"))
             searching = asyncio.ensure_future(search(hf.tenant("acme"), store))
-            await asyncio.to_thread(begun.wait, 30)
+            assert await asyncio.to_thread(begun.wait, 60)
             searching.cancel()
             may_go_on.set()
             with pytest.raises(asyncio.CancelledError):

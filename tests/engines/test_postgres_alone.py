@@ -64,13 +64,16 @@ def test_a_single_caller_starts_no_task_and_one_of_many_does(postgres_url: str) 
             for is_crowded in (False, True):
                 if is_crowded:
                     await crowd(acme)
+                    await no_lane_runs(acme)
                 with held(postgres_url, first):
                     tasks = len(asyncio.all_tasks())
                     append = appending(acme, first)
                     await waits(append)
                     assert len(asyncio.all_tasks()) == tasks + 1 + is_crowded
                 await soon(append)
+                await no_lane_runs(acme)
             await acme.messages.append(second, role="user", content="alone again")
+            await no_lane_runs(acme)
             with held(postgres_url, first):
                 tasks = len(asyncio.all_tasks())
                 append = appending(acme, first)

@@ -22,7 +22,7 @@ from holdfast.stores.conversation.message_log import HEAVY_CHARS
 
 ENDLESS = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT COUNT(*) FROM c"
 LONG = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 2000000) SELECT COUNT(*) FROM c"
-STALL_S = 30
+STALL_S = 60
 """A cap against a hang, not a measurement."""
 
 

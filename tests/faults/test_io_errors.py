@@ -36,7 +36,7 @@ from tests.faults.powercut import DATABASE
 from tests.faults.turns import shared_turn, turns_in_tasks, turns_in_threads
 from tests.workloads.workloads import Call, OnEngine, World, calls, on_engine
 
-SLOWEST_S = 20.0
+SLOWEST_S = 60.0
 BEFORE = 16
 """Calls that fill the file before the disk begins to fail."""
 KINDS: dict[Error, frozenset[Attempt]] = {

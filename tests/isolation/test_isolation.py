@@ -28,7 +28,14 @@ from holdfast.engines.dialect import Dialect
 from holdfast.engines.protocol import Connection
 from holdfast.errors import HoldfastError
 from holdfast.ids import parse as parse_id
-from holdfast.stores.conversation import branches, log_reading, message_changes, message_log, sessions
+from holdfast.stores.conversation import (
+    agent_messages,
+    branches,
+    log_reading,
+    message_changes,
+    message_log,
+    sessions,
+)
 from tests.contract.cases.grant_samples import Table, grant_stores
 from tests.contract.cases.record_samples import record_stores, referenced_store
 from tests.contract.cases.world import uuid_of
@@ -217,7 +224,13 @@ def rows_of_runs(theirs: TenantHandle) -> tuple[list[Struct], list[str | None]]:
     calls = [call for run in runs for call in theirs.tool_calls.list(run.id)]
     steps = [step for run in runs for step in theirs.steps.list(run.id)]
     blocks = [block for agent in agents for block in theirs.blocks.list(agent.id)]
+    blocks += [file for agent in agents for file in theirs.context_files.list(agent.id)]
     cursors = [theirs.runs.list(limit=1).next, theirs.agents.list(limit=1).next]
+    cursors += [theirs.profiles.users(agent.id, limit=1).next for agent in agents]
+    cursors += [
+        theirs.agent_messages.list(name, limit=1).next
+        for name in {row.agent for row in theirs.sessions.list() if row.agent}
+    ]
     cursors += [theirs.steps.list(run.id, limit=1).next for run in runs]
     return [*runs, *agents, *calls, *steps, *blocks], cursors
 
@@ -413,6 +426,7 @@ LEAKY_QUERIES = [
     *[("sqlite", log_reading.queries, name) for name in ("list", "list_newest", "shown", "ranges", "count")],
     *[("sqlite", branches.queries, name) for name in ("list", "find", "head")],
     ("postgres", log_reading.queries, "ranges"),
+    *[(engine, agent_messages.queries, "list") for engine in ("sqlite", "postgres")],
     ("sqlite", message_log.queries, "advance"),
     *[("postgres", message_log.queries, name) for name in ("append_one", "append")],
 ]
@@ -434,7 +448,7 @@ def test_a_query_without_the_tenant_condition_is_detected(
     assert leaky_query.texts != query.texts
     defect = mock.patch.multiple(query, **vars(leaky_query))
     results, results_without, before, after, _ = results_in_two_worlds(
-        open_database, 1, defect, only=("sessions", "messages", "branches")
+        open_database, 1, defect, only=("sessions", "messages", "branches", "agent_messages")
     )
     assert results != results_without or before != after, "the leak was not detected"
 

@@ -25,8 +25,9 @@ from tests.loop.victims import STEPS
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
-LEASE_S = "1"
-"""Lease of workers that are killed, short so that others need not wait long."""
+LEASE_S = "2"
+"""Lease of workers that are killed, short so that others need not wait long; a worker that lives keeps an expired lease, unless
+it does not renew it for as long again."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.loop.worlds import World, ask, scripted
 
 
 def test_parallel_tools_run_at_the_same_time(small_world: World) -> None:
-    meeting = threading.Barrier(3, timeout=30)
+    meeting = threading.Barrier(3, timeout=60)
 
     @tool
     def meet(who: str) -> str:

@@ -218,14 +218,14 @@ def test_an_error_in_a_thread_is_raised_by_its_future() -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        run_in_thread(raises).result(timeout=30)
+        run_in_thread(raises).result(timeout=60)
 
 
 def test_threads_inherit_the_acting_user() -> None:
     with Holdfast(":memory:") as hf:
         acme = hf.tenant("acme")
         with acme.acting(user="ada"):
-            assert run_in_thread(lambda: acme.acting_now().user).result(timeout=30) == "ada"
+            assert run_in_thread(lambda: acme.acting_now().user).result(timeout=60) == "ada"
 
 
 # -------------------------------------------------------------------------------------------------------------- replies

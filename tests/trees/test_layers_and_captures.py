@@ -308,12 +308,12 @@ def test_a_cancelled_caller_waits_for_the_worker_thread() -> None:
 
     def slow() -> None:
         begun.set()
-        may_end.wait(30)
+        may_end.wait(60)
         ended.set()
 
     async def cancelled() -> bool:
         task = asyncio.ensure_future(offload.work(engine, slow))
-        await asyncio.to_thread(begun.wait, 30)
+        assert await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         asyncio.get_running_loop().call_soon(may_end.set)
         with pytest.raises(asyncio.CancelledError):

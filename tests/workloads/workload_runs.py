@@ -147,6 +147,12 @@ def _cancel(world: World) -> Arguments | None:
     return None if run is None else ((run.id,), {"reason": "not wanted"})
 
 
+@maker("runs.delete", before="runs.cancel")
+def _delete(world: World) -> Arguments | None:
+    run = _run(world, "completed", "failed", "cancelled")
+    return None if run is None else ((run.id,), {})
+
+
 @maker("leases.claim", before="runs.start")
 def _claim(world: World) -> Arguments | None:
     return (("worker",), {"ttl_ms": TTL_MS}) if _run(world, "pending", "paused", "running") else None

@@ -495,18 +495,22 @@ def _messages(world: World, session: Session) -> Sequence[str]:
 
 # Importing these modules registers their makers. The imports are last, because the modules import this one.
 from tests.workloads import (  # noqa: E402
+    workload_agent_context,  # noqa: F401
     workload_channels,  # noqa: F401
     workload_checkpoints,  # noqa: F401
     workload_compactions,  # noqa: F401
     workload_config,  # noqa: F401
     workload_crewai,  # noqa: F401
+    workload_declared,  # noqa: F401
     workload_grants,  # noqa: F401
     workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401
+    workload_mcp,  # noqa: F401
     workload_records,  # noqa: F401
     workload_retention,  # noqa: F401
     workload_rewinds,  # noqa: F401
     workload_runs,  # noqa: F401
     workload_tenants,  # noqa: F401
+    workload_tools,  # noqa: F401
     workload_workspaces,  # noqa: F401
 )

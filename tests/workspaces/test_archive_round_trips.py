@@ -68,7 +68,7 @@ def test_other_tar_programs_can_read_an_export(small: World, tree: Path, tmp_pat
         assert {(member.uid, member.gid, member.uname, member.gname) for member in archive} == {(0, 0, "", "")}
     out = tmp_path / "by tar"
     out.mkdir()
-    subprocess.run(["tar", "-xpf", "-", "-C", str(out)], input=plain, check=True, timeout=30)
+    subprocess.run(["tar", "-xpf", "-", "-C", str(out)], input=plain, check=True, timeout=60)
     assert fingerprint(out, times=False) == fingerprint(tree, times=False)
 
 
@@ -80,7 +80,7 @@ def test_archives_of_the_tar_program_can_be_imported(small: World, tmp_path: Pat
     os.link(root / "a" / "file", root / "second")
     for kind in ("gnu", "pax"):
         command = ["tar", f"--format={kind}", "-cf", "-", "-C", str(root), "."]
-        made = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
+        made = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
         file = tmp_path / f"{kind}.tar.zst"
         file.write_bytes(zstandard.ZstdCompressor().compress(made))
         import_and_restore(small, file, tmp_path / kind)

@@ -144,7 +144,7 @@ def test_git_applies_the_diff_to_the_same_tree(small: World, root: Path, tmp_pat
     patch = "".join(change.text for change in result.values() if "040" not in change.text.split("\n", 2)[1])
     command = ["git", "apply", "--unsafe-paths", "--directory", str(existing), "-"]
     outcome = subprocess.run(
-        command, input=patch, text=True, capture_output=True, cwd=tmp_path, timeout=30, check=False
+        command, input=patch, text=True, capture_output=True, cwd=tmp_path, timeout=60, check=False
     )
     assert outcome.returncode == 0, outcome.stderr + patch
     expected = {path: entry for path, entry in fingerprint(root, times=False).items() if entry[0] == "file"}

@@ -46,14 +46,24 @@ def run(suite: Suite, workers: str) -> int:
     for variant in suite.variants:
         outcome = run_variant(suite, variant, folder, options=("-n", workers))
         failed |= set(outcome.failed)
-        if show(suite, variant, "SQLite", outcome):
+        if names := show(suite, variant, "SQLite", outcome):
             # Some tests depend on the speed of the machine and pass when they run alone.
             print("  run again, one after the other:")
-            unexpected |= show(suite, variant, "SQLite", run_variant(suite, variant, folder, options=("-n", "0")))
+            again = suite._replace(tests=[node_id(name, suite.folder_in(folder)) for name in sorted(names)])
+            unexpected |= show(suite, variant, "SQLite", run_variant(again, variant, folder, options=("-n", "0")))
     idle = [pattern for pattern in suite.allowed if not any(re.fullmatch(pattern, name) for name in failed)]
     for pattern in idle:
         print(f"  {suite.name}: {pattern} may fail but passed; remove it from the list")
     return 1 if unexpected or idle else 0
+
+
+def node_id(test: str, folder: Path) -> str:
+    """Return the argument of pytest that selects a test, given by its name in a report."""
+    module, _, name = test.partition("::")
+    parts = module.split(".")
+    files = range(1, len(parts) + 1)
+    end = next(number for number in files if (folder / "/".join(parts[:number])).with_suffix(".py").exists())
+    return "::".join([f"{'/'.join(parts[:end])}.py", *parts[end:], name])
 
 
 def source(suite: Suite) -> Path:

@@ -113,6 +113,8 @@ SUITES = [
         note="All tests with a saver, with `HoldfastSaver` in place of `SqliteSaver` and `AsyncSqliteSaver`.",
         settings=_WITHOUT_SERVERS,
         variants=_SAVERS,
+        # Excluded: they measure how soon parts of a stream arrive, and fail with any saver on a busy machine.
+        options=["-k", "not test_stream_buffering_single_node and not test_stream_subgraphs_during_execution"],
         allowed=_REFUSED,
     ),
     Suite(

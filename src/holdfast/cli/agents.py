@@ -7,6 +7,7 @@ from msgspec import structs
 
 from holdfast.types import AsyncAgents, AsyncAgentShares
 
+from .agent_users import messages, users
 from .database import open_tenant, tenant_option
 from .grant_commands import add_grants
 from .output import json_option, print_json, print_table
@@ -19,6 +20,8 @@ agents = record_commands(
     about="Manage agents and who may use them.",
 )
 add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares")
+agents.add_command(messages)
+agents.add_command(users)
 
 
 @agents.command("access")

@@ -14,17 +14,23 @@ from holdfast.errors import HoldfastError
 from .output import one_line, print_line
 
 _COMMANDS = {
+    "agent-overrides": "registry.agent_overrides",
     "agents": "agents.agents",
+    "apply": "apply.apply",
     "channels": "registry.channels",
     "checkpoints": "checkpoints.checkpoints",
     "completion": "completion.completion",
+    "context-files": "context_files.context_files",
+    "declared": "registry.declared",
     "doctor": "doctor.doctor",
     "export": "bundles.export",
     "import": "imports.imports",
     "keys": "keys.keys",
+    "mcp": "mcp.mcp",
     "migrate": "migrate.migrate",
     "models": "registry.models",
     "pairing": "pairing.pairing",
+    "profiles": "registry.profiles",
     "providers": "registry.providers",
     "retention": "retention.retention",
     "runs": "runs.runs",
@@ -32,6 +38,7 @@ _COMMANDS = {
     "serve": "serve.serve",
     "sessions": "sessions.sessions",
     "sim": "sim.sim",
+    "tools": "tools.tools",
     "worker": "worker.worker",
     "workspace": "workspace.workspace",
 }

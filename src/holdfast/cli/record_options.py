@@ -136,10 +136,11 @@ def _type(field: Field) -> Any:
         return click.Choice([str(choice) for choice in field.choices])
     if field.kind == "number":
         return click.FLOAT if field.type is float else click.INT
-    return {"json": _json, "time": _time}.get(field.kind, click.STRING)
+    return {"json": json_value, "time": _time}.get(field.kind, click.STRING)
 
 
-def _json(value: str) -> Any:
+def json_value(value: str) -> Any:
+    """Return the value of a text in JSON, or of a file that is named after @."""
     try:
         return json.loads(Path(value[1:]).read_text() if value.startswith("@") else value)
     except (OSError, ValueError) as error:

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncChannels, AsyncModels, AsyncProviders
+from holdfast.types import (
+    AsyncAgentOverrides,
+    AsyncChannels,
+    AsyncDeclaredResources,
+    AsyncModels,
+    AsyncProfiles,
+    AsyncProviders,
+)
 
 from .record_commands import record_commands
+
+profiles = record_commands(
+    "profiles",
+    AsyncProfiles,
+    columns=["agent", "user", "workspace", "created_at", "last_seen_at"],
+    about="Manage the users of agents.",
+)
+
+agent_overrides = record_commands(
+    "agent_overrides",
+    AsyncAgentOverrides,
+    columns=["agent", "user", "provider", "model"],
+    about="Manage the providers, models and settings that agents use for single users.",
+)
 
 channels = record_commands(
     "channels",
     AsyncChannels,
     columns=["name", "channel_type", "agent", "is_enabled", "id"],
     about="Manage the connections of agents to chat platforms.",
+)
+
+declared = record_commands(
+    "declared",
+    AsyncDeclaredResources,
+    columns=["ref", "source", "applied_by", "updated_at"],
+    about="Manage the resources that `holdfast apply` has applied.",
 )
 
 providers = record_commands(

@@ -1,4 +1,4 @@
-"""``holdfast runs``: inspect the runs of agents step by step, resume and cancel them."""
+"""``holdfast runs``: inspect the runs of agents step by step, resume, cancel and delete them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from holdfast.types import Run, RunStatus, Step, ToolCall
 
 from .database import open_tenant, tenant_option
 from .output import json_option, print_json, print_line, print_table, shorten
+from .record_commands import acting_option, as_user
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = {"finished": "✓", "failed": "✗", "cancelled": "⊘", "discarded": "⊘", "unknown": "?", "begun": "…", "held": "‖"}
@@ -27,7 +28,7 @@ RESULT = 48
 
 @click.group()
 def runs() -> None:
-    """Inspect the runs of agents step by step, resume and cancel them."""
+    """Inspect the runs of agents step by step, resume, cancel and delete them."""
 
 
 def run_option(command: F) -> F:
@@ -108,6 +109,23 @@ def cancel(database: str, tenant: str, run: str, reason: str | None, as_json: bo
     with open_tenant(database, tenant) as handle:
         cancelled = handle.runs.cancel(run, reason=reason)
     _print_status(cancelled, as_json, f"is {cancelled.status} at step {cancelled.iteration}")
+
+
+@runs.command()
+@run_option
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@acting_option
+@json_option
+def delete(database: str, tenant: str, run: str, yes: bool, acting: str | None, as_json: bool) -> None:
+    """Permanently delete a run that has ended. Its messages stay in the session."""
+    if not yes:
+        click.confirm(f"Permanently delete run {run}?", abort=True, err=True)
+    with open_tenant(database, tenant) as handle, as_user(handle, acting):
+        handle.runs.delete(run)
+    if as_json:
+        print_json({"deleted": run})
+        return
+    print_line(f"Deleted run {run}.")
 
 
 def _allow(handle: TenantHandle, run: str, call: str) -> None:

@@ -289,11 +289,11 @@ def _message_row(message: Message) -> list[str]:
         message.role or message.kind,
         str(message.token_count),
         " ".join(flags),
-        _preview(message),
+        preview(message),
     ]
 
 
-def _preview(message: Message) -> str:
+def preview(message: Message) -> str:
     """Return the beginning of a message as one line."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
     parts = [_block(block) for block in blocks]
@@ -339,7 +339,7 @@ def _print_plan(plan: CompactionPlan, as_json: bool) -> None:
         return
     removed, rewritten = set(plan.removed), {rewrite.message_id: rewrite for rewrite in plan.rewritten}
     rows = [[str(message.seq), "kept", message.why] for message in plan.protected]
-    rows += [[str(m.seq), "removed", _preview(m)] for m in plan.to_summarize if m.id in removed]
+    rows += [[str(m.seq), "removed", preview(m)] for m in plan.to_summarize if m.id in removed]
     rows += [[str(rewrite.seq), "rewritten", f"{rewrite.tokens:,} tokens left"] for rewrite in rewritten.values()]
     rows.sort(key=lambda row: int(row[0]))
     print_table("Planned changes", ["seq", "", ""], rows)

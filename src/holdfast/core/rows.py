@@ -126,7 +126,10 @@ def _skip_nulls(convert: Convert) -> Convert:
     """Convert the values that are not ``None``."""
 
     def converted(values: Sequence[Any]) -> Sequence[Any]:
-        if None not in values:
+        missing = values.count(None)
+        if missing == len(values):
+            return values
+        if not missing:
             return convert(values)
         present = iter(convert([value for value in values if value is not None]))
         return [None if value is None else next(present) for value in values]

@@ -1,8 +1,9 @@
-"""Session dependents: the rows that are hidden, restored and purged together with a session.
+"""Session dependents: the rows that are hidden, restored and purged together with a session, or deleted with one of its runs.
 
 Runs, checkpoints, tasks and memories belong to sessions, but their stores build on the store of sessions, so it cannot import
-them. Each package of ``stores/`` that has such rows implements ``SessionDependent``; ``stores/wiring.py`` lists the
-implementations, and the list is passed in the ``Setting``. Every method is called in the transaction that changes the session.
+them; nor can the store of runs import that of snapshots. Each package of ``stores/`` that has such rows implements
+``SessionDependent``; ``stores/wiring.py`` lists the implementations, and the list is passed in the ``Setting``. Every method is
+called in the transaction that changes the session or the run.
 """
 
 from __future__ import annotations
@@ -43,3 +44,13 @@ class SessionDependent:
 
     async def purge(self, connection: Connection, scope: Scope, names: Params) -> None:
         """Remove the rows of a session that is being purged. They have been hidden before."""
+
+    async def check_run_removable(self, connection: Connection, scope: Scope, run_id: str, session_id: str) -> None:
+        """Raise if a run must not be deleted.
+
+        Raises:
+            Conflict: it must be kept, or work on it is not finished.
+        """
+
+    async def purge_run(self, connection: Connection, scope: Scope, run_id: str) -> None:
+        """Remove the rows of a run that is being deleted."""

@@ -39,6 +39,7 @@ CREATE TABLE runs (
 
 CREATE INDEX runs_by_start ON runs (tenant_id, started_at, id);
 CREATE INDEX runs_by_session ON runs (tenant_id, session_id, started_at, id);
+CREATE INDEX runs_by_agent ON runs (tenant_id, agent_id, started_at, id);
 CREATE INDEX runs_by_status ON runs (tenant_id, status, started_at, id);
 -- A tool call starts one run, however often it is retried.
 CREATE UNIQUE INDEX runs_by_parent ON runs (tenant_id, parent_run_id, parent_call_id) WHERE parent_run_id IS NOT NULL;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .execution.session_dependents import ExecutionOfSession
 from .memory.session_dependents import MemoriesOfSession
-from .workspace.retention_rules import Holds
+from .workspace.session_dependents import WorkspacesOfSession
 
-SESSION_DEPENDENTS = (Holds(), ExecutionOfSession(), MemoriesOfSession())
-"""In the order in which they are called."""
+SESSION_DEPENDENTS = (WorkspacesOfSession(), ExecutionOfSession(), MemoriesOfSession())
+"""In the order in which they are called: the rows of runs are removed before the runs."""

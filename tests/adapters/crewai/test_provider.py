@@ -162,7 +162,7 @@ def test_a_flow_saves_checkpoints_and_resumes_from_one(address: str) -> None:
     flow = Steps(checkpoint=config, power=False)
     with pytest.raises(RuntimeError, match="no power"):
         flow.kickoff()
-    crewai_event_bus.flush(timeout=20.0)
+    crewai_event_bus.flush(timeout=60.0)
     (id,) = provider.branches("steps")["main"]
     provider.close()
     crewai_event_bus.reset_runtime_state()
@@ -173,7 +173,7 @@ def test_a_flow_saves_checkpoints_and_resumes_from_one(address: str) -> None:
     assert (again.state["n"], again.state["id"]) == (1, flow.state["id"])
     again.power, again.checkpoint = True, config.model_copy(update={"provider": later})
     again.kickoff()
-    crewai_event_bus.flush(timeout=20.0)
+    crewai_event_bus.flush(timeout=60.0)
     assert again.state["n"] == 11, "the first step was not repeated"
     newest, oldest = later.branches("steps")["main"]
     later.close()

@@ -18,7 +18,7 @@ async def talk(app: Any, context: str, text: str) -> dict[str, Any]:
     }
     headers = {"x-user-id": "bob", "authorization": "Bearer very-secret"}
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://app", timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://app", timeout=60) as client:
         answer = (await client.post("/", json=body, headers=headers)).json()
     assert "result" in answer, answer
     result: dict[str, Any] = answer["result"]

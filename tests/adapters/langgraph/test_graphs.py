@@ -20,7 +20,7 @@ from holdfast.adapters.langgraph import HoldfastSaver
 from tests.adapters.langgraph.conftest import Savers
 from tests.adapters.langgraph.graphs import Trace, chat_graph, one_node, say, text, thread
 
-BRANCH_WAITS_S = 30.0
+BRANCH_WAITS_S = 60.0
 
 
 def contents(graph: Any, config: Any = None) -> list[str]:

@@ -15,6 +15,7 @@ from holdfast.core.records.fields import (
     AtLeast,
     AtMostOne,
     Field,
+    Format,
     Limited,
     Names,
     Natural,
@@ -39,6 +40,29 @@ def record_stores() -> dict[str, type[Store]]:
         return {name: type(store._async) for name, store in result if isinstance(store, Records)}
 
 
+@cache
+def varied_stores() -> dict[str, type[Store]]:
+    """Return a few record stores that together have all that a driver sees of any."""
+    chosen: dict[str, type[Store]] = {}
+    stores = record_stores()
+    missing: set[object] = set().union(*map(_features, stores.values()))
+    while missing:
+        name = max(stores, key=lambda name: len(_features(stores[name]) & missing))
+        chosen[name] = stores[name]
+        missing -= _features(stores[name])
+    return chosen
+
+
+def _features(kind: type[Store]) -> set[object]:
+    """Return what a driver sees of a store: values of each kind, with the markers that decide how they are stored and compared,
+    and a key of one column or of several."""
+    declared = kind.declared
+    columns = {(item.kind, type(marker)) for item in declared.fields.values() for marker in (None, *item.markers)}
+    optional = {("optional", item.kind) for item in declared.fields.values() if item.optional}
+    shape = {("key", len(declared.key) > 1), ("natural", bool(declared.natural))}
+    return {*columns, *optional, *shape, ("soft", issubclass(kind, AsyncSoftRecords))}
+
+
 class Samples:
     """Sample values for one store. Equal numbers give equal values; different numbers give different values."""
 
@@ -53,7 +77,7 @@ class Samples:
             for new_field in self.declared.new_fields
             if new_field.marker(Limited)
             and new_field.kind == "text"
-            and not any(new_field.marker(kind) for kind in (References, Url, OnlyFor))
+            and not any(new_field.marker(kind) for kind in (References, Url, OnlyFor, Format))
         ]
 
     def new(self, number: int = 1, **values: Any) -> Any:
@@ -148,6 +172,8 @@ def value_of(field: Field, number: int) -> Any:
         return Secret({"token": f"{field.name} {number}"} if _is_object(field) else f"{field.name} {number}")
     if field.marker(Url):
         return f"https://example.com/{number:03}"
+    if field.marker(Format):
+        return f"{field.marker(Format).example}{number:03}"
     if field.marker(AtMostOne):
         return number == FLAGGED
     if field.marker(AtLeast):
@@ -198,6 +224,8 @@ def large_value(field: Field, most: int) -> Any:
         return Secret({"x": "x" * most} if _is_object(field) else "x" * most)
     if field.marker(Url):
         return "https://example.com/".ljust(most, "x")
+    if field.marker(Format):
+        return field.marker(Format).example.ljust(most, "x")
     if field.kind == "number":
         return most
     if get_origin(field.type) is list:
@@ -222,7 +250,7 @@ def wrong_values(field: Field) -> list[Any]:
         "json": ["text", 7, {1: 2}],
         "secret": ["text", {"token": "x"}, Secret("text" if _is_object(field) else {"x": 1})],
     }
-    more: list[Any] = []
+    more: list[Any] = ["\x00"] if field.marker(Format) else []
     if field.marker(Url):
         more += [
             "text",

@@ -106,6 +106,11 @@ class World:
         await _there(self._reopen)()
 
     @property
+    def is_joined(self) -> bool:
+        """Whether a caller's transaction was joined."""
+        return self._caller is not None
+
+    @property
     def caller(self) -> Caller:
         """The owner of the transaction that was joined."""
         return _there(self._caller)

@@ -165,7 +165,7 @@ def test_without_an_address_open_erasures_are_carried_out(tmp_path: Path, lines:
         assert (asked.due_at, asked.is_whole) == (AT + timedelta(days=1), True)
         for nowhere in (None, ""):
             consumer = ErasureConsumer(holdfast, nowhere)
-            await asyncio.wait_for(consumer.work(), 30)
+            await asyncio.wait_for(consumer.work(), 60)
             assert await consumer.once() == 0
             await consumer.close()
         assert await holdfast.tenants.list() == []
@@ -186,7 +186,7 @@ def test_a_consumer_works_until_it_is_stopped(tmp_path: Path, redis_url: str) ->
         while not await holdfast.erasures.list() or await holdfast.erasures.list(only_open=True):  # noqa: ASYNC110
             await asyncio.sleep(0)
         consumer.stop()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
         assert await holdfast.tenants.list() == []
 
     within(tmp_path, use)

@@ -117,7 +117,7 @@ def test_a_round_sweeps_every_tenant_and_carries_out_erasures(
         while len(local.ids()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
         worker.stop()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
 
     rounds(address, local.clock, until_stopped, tmp_path / "packs")
     assert len(local.ids()) == 1

@@ -6,10 +6,13 @@ from __future__ import annotations
 from ..operations import Operation, collect
 from . import (
     a2a,
+    agent_context,
     config,
     conversation,
+    declared,
     execution,
     keys,
+    mcp,
     messages,
     objects,
     pending,
@@ -20,6 +23,7 @@ from . import (
     snapshots,
     streaming,
     tenants,
+    tools,
     workspaces,
 )
 
@@ -30,6 +34,7 @@ OPERATIONS: list[Operation] = [
         keys,
         sessions,
         messages,
+        agent_context,
         streaming,
         shares,
         pending,
@@ -39,13 +44,18 @@ OPERATIONS: list[Operation] = [
         a2a,
         config,
         platform,
+        declared,
     ),
     *conversation.ROUTES,
     *execution.ROUTES,
+    *agent_context.ROUTES,
+    *mcp.ROUTES,
     *objects.ROUTES,
     *snapshots.ROUTES,
     *a2a.ROUTES,
     *config.ROUTES,
     *platform.ROUTES,
+    *declared.ROUTES,
+    *tools.ROUTES,
 ]
 """All operations of the server."""

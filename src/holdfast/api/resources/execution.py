@@ -11,7 +11,6 @@ from holdfast.types import (
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
-    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
@@ -36,6 +35,8 @@ ROUTES = [
     *records(T + "/agents", "agents", AsyncAgents, key="agent_id"),
     *grants(T + "/agent-shares", "agent_shares", AsyncAgentShares, area="agents"),
     route("GET", _A + "/access", "agents", AsyncAgents.access, "get_agent_access"),
+    route("GET", T + "/agents-by-id", "agents", AsyncAgents.by_ids, "get_agents_by_id", area="agents"),
+    route("GET", T + "/agents-by-key", "agents", AsyncAgents.by_keys, "get_agents_by_key", area="agents"),
     route("GET", T + "/default-agent", "agents", AsyncAgents.get_default, "get_default_agent", area="agents"),
     route(
         "GET",
@@ -75,6 +76,7 @@ ROUTES = [
     route("POST", _R + "/finish", "runs", AsyncRuns.finish, "finish_run", notifies="run_id"),
     route("POST", _R + "/fail", "runs", AsyncRuns.fail, "fail_run", notifies="run_id"),
     route("POST", _R + "/cancel", "runs", AsyncRuns.cancel, "cancel_run", notifies="run_id"),
+    route("DELETE", _R, "runs", AsyncRuns.delete, "delete_run"),
     route("GET", _R + "/steps", "steps", AsyncSteps.list, "list_steps", area="runs"),
     route("GET", _R + "/steps/{iteration}", "steps", AsyncSteps.get, "get_step", area="runs"),
     route("GET", _C, "tool_calls", AsyncToolCalls.list, "list_tool_calls", area="runs"),
@@ -150,7 +152,4 @@ ROUTES = [
         area="memories",
         need="admin",
     ),
-    # Tools
-    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
-    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

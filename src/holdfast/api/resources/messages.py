@@ -34,7 +34,7 @@ _MAX_IDS = 500
 """The maximum number of ids in one URL, so that proxies accept it."""
 
 
-def _page_bytes(service: Service) -> int:
+def page_bytes(service: Service) -> int:
     """Return the bytes of contents to load for one response; the rest is for its other fields."""
     return service.limits.response_bytes * 3 // 4
 
@@ -64,7 +64,7 @@ async def list_messages(
         newest_first=newest_first,
         limit=limit,
         cursor=cursor,
-        max_bytes=_page_bytes(service),
+        max_bytes=page_bytes(service),
     )
     return MessagePage(page, page.next)
 
@@ -135,7 +135,7 @@ async def list_deleted_messages(
 ) -> DeletedMessagePage:
     """List the messages of a session that were deleted and can be restored. A page of large ones has fewer than `limit`."""
     page = await service.tenant(tenant).messages.deleted(
-        session_id, limit=limit, cursor=cursor, max_bytes=_page_bytes(service)
+        session_id, limit=limit, cursor=cursor, max_bytes=page_bytes(service)
     )
     return DeletedMessagePage(page, page.next)
 
@@ -146,7 +146,7 @@ async def last_messages(
 ) -> MessageList:
     """List the last messages of a session, the oldest of them first, without reading the rest of the log."""
     page = await service.tenant(tenant).messages.list(
-        session_id, newest_first=True, limit=count, max_bytes=_page_bytes(service)
+        session_id, newest_first=True, limit=count, max_bytes=page_bytes(service)
     )
     if page.next is not None and len(page) < count:
         raise LimitExceeded(

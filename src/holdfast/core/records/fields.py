@@ -11,14 +11,15 @@ A row type is a frozen Struct. Its fields are columns; markers in ``Annotated`` 
         created_at: datetime
         updated_at: datetime
 
-The store sets ``version``, ``created_at``, ``updated_at`` and ``deleted_at``. The ``New...`` Struct has every other field, and
-the ``...Change`` Struct has the fields that can be changed.
+The store sets ``version``, ``created_at``, ``updated_at``, ``last_seen_at`` and ``deleted_at``. The ``New...`` Struct has every
+other field, and the ``...Change`` Struct has the fields that can be changed.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT, UNSET, Struct, structs
@@ -27,7 +28,9 @@ from ..filters import FilterColumns
 from ..rows import column_names, kind_of
 
 ROW = TypeVar("ROW", bound=Struct)
-MANAGED = ("version", "created_at", "updated_at", "deleted_at")
+STAMPS = ("created_at", "updated_at", "last_seen_at")
+"""Times that the store sets when it creates a record."""
+MANAGED = ("version", *STAMPS, "deleted_at")
 """Fields that the store sets; callers cannot set them."""
 
 
@@ -61,6 +64,16 @@ class AtLeast(Struct, frozen=True):
     """The smallest allowed number."""
 
     minimum: int
+
+
+class Format(Struct, frozen=True):
+    """The text has the form of a regular expression, or is empty, if that is allowed."""
+
+    pattern: str
+    about: str
+    """The form in words, for errors: "an absolute path", for example."""
+    example: str
+    """A text of this form, which letters and digits may follow."""
 
 
 class OnlyFor(Struct, frozen=True):
@@ -129,7 +142,7 @@ class References(Struct, frozen=True):
     noun: str
     column: str = "id"
     live: str = ""
-    """An SQL condition of live records, such as ``deleted_at IS NULL``."""
+    """An SQL condition of live records, such as ``deleted_at IS NULL``; records that name another one are hidden."""
 
 
 class KeyOptional(Struct, frozen=True):
@@ -149,11 +162,11 @@ class Field(Struct, frozen=True):
     """id, plain, text, time, bool, number, json or secret; see ``core/rows.py``."""
     type: Any
     optional: bool
-    markers: tuple[Any, ...]
+    markers: dict[type, Any]
 
     def marker(self, kind: type[Struct]) -> Any:
         """Return the marker of this kind, or ``None``."""
-        return next((marker for marker in self.markers if isinstance(marker, kind)), None)
+        return self.markers.get(kind)
 
     @property
     def is_filterable(self) -> bool:
@@ -287,7 +300,9 @@ def _select(fields: dict[str, Field], names: Sequence[str], struct: type[Struct]
 def _field(name: str, column: str, hint: Any) -> Field:
     plain, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     optional = get_origin(plain) in (Union, types.UnionType) and type(None) in get_args(plain)
-    field = Field(name, column, kind_of(hint), _without_none(plain), optional, tuple(markers))
+    field = Field(
+        name, column, kind_of(hint), _without_none(plain), optional, {type(marker): marker for marker in markers}
+    )
     if (
         name not in MANAGED
         and field.kind in ("text", "json")
@@ -305,6 +320,7 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
+@cache
 def choices(hint: Any) -> tuple[Any, ...]:
     """Return the values of a ``Literal``, or of a union of them."""
     if get_origin(hint) is Literal:

@@ -9,7 +9,7 @@ from ...engines.protocol import Connection
 from ...errors import NotFound
 from .. import text
 from ..queries import Query
-from .fields import Field, References
+from .fields import Field, Limited, References
 from .values import with_article
 
 
@@ -42,11 +42,17 @@ def reference_queries(fields: Sequence[Field]) -> dict[str, str]:
 
 def live_condition(table: str, field: Field) -> str:
     """Return the SQL condition that the record that a field of a row of this table names is live; ``""`` if it always is."""
-    target = field.marker(References)
+    target, column = field.marker(References), f"{table}.{field.column}"
     if not target.live:
         return ""
-    same = f"{target.table}.tenant_id = :tenant_id AND {target.table}.{target.column} = {table}.{field.column}"
-    return f"EXISTS (SELECT 1 FROM {target.table} WHERE {same} AND ({target.live}))"
+    same = f"{target.table}.tenant_id = :tenant_id AND {target.table}.{target.column} = {column}"
+    # OFFSET keeps PostgreSQL from turning the condition into a join: a row that was changed while its lock was waited for would
+    # be joined to the record that it named before.
+    live = f"EXISTS (SELECT 1 FROM {target.table} WHERE {same} AND ({target.live}) LIMIT 1 OFFSET 0)"
+    limited = field.marker(Limited)
+    if field.optional:
+        return f"({column} IS NULL OR {live})"
+    return f"({column} = '' OR {live})" if limited is not None and limited.empty else live
 
 
 def _find(column: str, target: References) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engines.dialect import Dialect
 from ..queries import Queries
-from .fields import AtMostOne, Declaration, Field, Tags
+from .fields import STAMPS, AtMostOne, Declaration, Field, Tags
 from .references import reference_queries
 
 
@@ -54,7 +54,7 @@ class GeneratedQueries(Queries):
 
     def _write_queries(self) -> dict[str, str]:
         declared = self._declared
-        stamps = [name for name in ("created_at", "updated_at") if name in declared.fields]
+        stamps = [name for name in STAMPS if name in declared.fields]
         columns = ", ".join(["tenant_id", *(field.column for field in declared.new_fields), *stamps])
         values = ", ".join(
             [":tenant_id", *(f":{field.column}" for field in declared.new_fields), *(":now_at" for _ in stamps)]

@@ -18,7 +18,7 @@ from ..registration import register_tenant
 from ..store import reads, writes_with_actor
 from .fields import DefaultsTo, Field, declare, filter_columns
 from .record_rows import R, RecordRows
-from .references import check_references
+from .references import check_references, live_condition
 from .secrets import encrypted_column, merge_changes
 from .statements import GeneratedQueries, lower_ascii, search_condition
 from .values import check_version, cursor_of, cursor_params, encode_row_value, encode_value, is_same, with_article
@@ -43,7 +43,7 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
     order: ClassVar[Sequence[str]] = ()
     """Fields that a list is sorted by instead of the key; with ``-`` before each, in descending order."""
     live: ClassVar[str] = ""
-    """An SQL condition that a record must meet to be visible."""
+    """An SQL condition that a record must meet to be visible, in addition to those of the records that it names."""
     extra: ClassVar[Sequence[str]] = ()
     """Fields of the ``New...`` and ``...Change`` types that are not columns; ``_after_save`` handles them."""
 
@@ -60,7 +60,9 @@ class AsyncRecords(RecordRows[R], Generic[R, N, C]):
             return  # not a store, but another base of stores
         cls.declared = declare(row, cls.new_type, cls.change_type, cls.order, cls.extra)
         cls.nouns, cls.a_noun = getattr(cls, "nouns", f"{cls.noun}s"), with_article(cls.noun)
-        cls.queries = GeneratedQueries(cls.table, cls.declared, live=cls.live, soft=cls._soft)
+        conditions = [cls.live, *(live_condition(cls.table, field) for field in cls.declared.references)]
+        live = " AND ".join(condition for condition in conditions if condition)
+        cls.queries = GeneratedQueries(cls.table, cls.declared, live=live, soft=cls._soft)
         cls.filters = filter_columns(cls.declared)
         cls.secrets = {field.column: encrypted_column(cls.table, field, cls.declared) for field in cls.declared.secrets}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from ...limits import Limits
 from .. import scope as scopes
 from .. import text
 from ..paging import decode_cursor, encode_cursor
-from .fields import AtLeast, Field, Limited, Names, Tags, Url, choices
+from .fields import AtLeast, Field, Format, Limited, Names, Tags, Url, choices
 
 _MAX_NUMBER = 2**63
 
@@ -27,10 +29,9 @@ def encode_value(field: Field, value: Any, limits: Limits, noun: str) -> Any:
         InvalidInput: it is not of the field's type.
         LimitExceeded: it is over the field's limit.
     """
-    what = f"{field.name} of {with_article(noun)}"
     if field.kind == "secret" or (value is None and field.optional):
         return value  # a secret is checked when it is encrypted
-    return _BY_KIND[field.kind](field, value, limits, what)
+    return _BY_KIND[field.kind](field, value, limits, f"{field.name} of {with_article(noun)}")
 
 
 def encode_row_value(field: Field, value: Any) -> Any:
@@ -108,6 +109,7 @@ def _id_in_cursor(value: str) -> str:
         raise InvalidFilter(str(error), field="cursor") from None
 
 
+@cache
 def with_article(noun: str) -> str:
     """Return the noun with "a" or "an", or alone if it is uncountable."""
     if noun.endswith("feedback"):
@@ -123,6 +125,11 @@ def _text(field: Field, value: Any, limits: Limits, what: str) -> str:
     limited = field.marker(Limited)
     check = scopes.free_text if limited.empty else scopes.name
     checked = check(value, what, limits, limit=limited.limit)
+    form = field.marker(Format)
+    if checked and form is not None and not re.fullmatch(form.pattern, value, re.DOTALL):
+        raise InvalidInput(
+            f"{what} must be {form.about}, such as {form.example!r}, not {_repr(value)}", field=field.name
+        )
     if checked and field.marker(Url):
         _check_url(value, field, what)
     return checked

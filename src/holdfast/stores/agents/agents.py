@@ -1,8 +1,8 @@
 """Agents: their definitions, such as owner, model, system prompt and tools, and who may use them.
 
 An agent has an id, which is any name that the caller chooses, a key, by which people know it, and a version, which every change
-increases. Runs and sessions refer to an agent by its id and do not require a definition. Core blocks, shares and channel
-instances do: they are hidden while the agent is deleted, and return with it.
+increases. Runs and sessions refer to an agent by its id and do not require a definition. Core blocks, context files, profiles
+and shares do: they are hidden while the agent is deleted, and return with it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Agent(Struct, frozen=True):
     the program's own default applies.
     """
 
-    id: Annotated[str, Key(), Limited("name_bytes", empty=False)]
+    id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     key: Annotated[
         str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable(), DefaultsTo(field="id")
     ]

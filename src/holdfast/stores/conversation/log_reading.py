@@ -62,14 +62,14 @@ async def read_log(
     query = queries.list_newest if newest_first else queries.list
     rows = await query.all(connection, params, clause)
     if rows:
-        return await _decoded(connection, rows, engine)
+        return await decoded(connection, rows, engine)
     for _ in range(TRIES):
         session = await _read_session_view(connection, params)
         if not session.message_count:
             return []
         view_rows = await _read_ranges(connection, params, clause, session, newest_first)
         if view_rows is not None:
-            return await _decoded(connection, view_rows, engine)
+            return await decoded(connection, view_rows, engine)
     raise _unstable(params)
 
 
@@ -157,7 +157,7 @@ async def _read_ranges(
         positions *= WIDER
 
 
-async def _decoded(connection: Connection, rows: Sequence[Row], engine: Engine | None) -> list[Message]:
+async def decoded(connection: Connection, rows: Sequence[Row], engine: Engine | None) -> list[Message]:
     """Decode rows as messages. Large contents from PostgreSQL are decoded in a thread; SQLite's engine runs the whole call in
     one."""
     decode = mapper(Message, connection.dialect)

@@ -26,7 +26,6 @@ from ...compatibility import USER_FIELD
 from ...core.queries import Queries
 from ...core.registration import register_tenant
 from ...core.scope import Scope
-from ...core.session_dependents import SessionDependent
 from ...engines.protocol import Connection, Row
 from ...errors import Conflict, InvalidInput
 from ...ids import Id
@@ -155,33 +154,25 @@ async def lock(connection: Connection, scope: Scope) -> Row:
     return row
 
 
-async def check_not_held(connection: Connection, scope: Scope, *, session_id: str | None = None) -> None:
-    """Check that no snapshot of a session, or of the tenant, is held before it is removed permanently.
+async def check_not_held(
+    connection: Connection, scope: Scope, *, session_id: str | None = None, run_id: str | None = None
+) -> None:
+    """Check that no snapshot of the tenant, of a session, or of a run of this session is held, before it is removed permanently.
 
     Raises:
         Conflict: a hold exists.
     """
-    params = scope.params(session_id=session_id)
+    params = scope.params(session_id=session_id, run_id=run_id)
     await lock(connection, scope)
-    query = queries.any_hold if session_id is None else queries.hold_on_session
+    query = queries.hold_on_run if run_id else queries.hold_on_session if session_id else queries.any_hold
     row = await query.one(connection, params)
     if row is not None:
-        what = f"tenant {scope.tenant!r}" if session_id is None else f"session {session_id}"
+        session = f"session {session_id}" if session_id else f"tenant {scope.tenant!r}"
         raise Conflict(
-            f"{what} is held and must be kept: see retention.holds, and release holds no longer needed", reason="held"
+            f"{f'run {run_id}' if run_id else session} is held and must be kept:"
+            " see retention.holds, and release holds no longer needed",
+            reason="held",
         )
-
-
-class Holds(SessionDependent):
-    """Keeps held sessions from being purged."""
-
-    async def check_removable(self, connection: Connection, scope: Scope, session_id: str) -> None:
-        """Refuse to remove a session that is held.
-
-        Raises:
-            Conflict: a hold exists.
-        """
-        await check_not_held(connection, scope, session_id=session_id)
 
 
 async def check_snapshots_not_held(connection: Connection, scope: Scope, ids: Sequence[str]) -> None:

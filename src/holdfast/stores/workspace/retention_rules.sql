@@ -54,6 +54,13 @@ WHERE h.tenant_id = :tenant_id
                   WHERE r.tenant_id = :tenant_id AND r.id = h.run_id AND r.session_id = :session_id))
 LIMIT 1;
 
+-- name: hold_on_run
+-- A hold that keeps a run from being removed: on the run, on its session, or on the tenant.
+SELECT h.id/*pg ::text*/ FROM retention_holds AS h
+WHERE h.tenant_id = :tenant_id
+  AND (h.run_id = :run_id OR h.session_id = :session_id OR (h.run_id IS NULL AND h.session_id IS NULL))
+LIMIT 1;
+
 -- name: lock
 -- Lock a tenant's row, so that no other process removes snapshots by a rule or places a hold until the transaction ends.
 INSERT INTO retention_sweeps (tenant_id, epoch) VALUES (:tenant_id, 0)

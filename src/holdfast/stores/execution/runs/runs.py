@@ -18,19 +18,22 @@ from typing import Any
 from msgspec import Struct
 
 from ....clock import to_us
+from ....core import actor_context
 from ....core import scope as scopes
 from ....core.blocking import Blocking, blocking
-from ....core.filters import Filter, FilterColumns, equal_metadata, filter_list
+from ....core.filters import Filter, equal_metadata, filter_list
 from ....core.paging import Page, after_clause, encode_cursor, page, rows_to_read
 from ....core.rows import mapper
 from ....core.store import TenantStore, reads, writes
+from ....engines.heavy_calls import HeavyCall
 from ....engines.protocol import Connection
 from ....errors import AlreadyExists, Conflict, InvalidInput, Unavailable
 from ....ids import Id
 from ....ids import parse as parse_id
 from ...conversation.new_entries import NewMessage
-from . import ledger, starting
+from . import deletion, ledger, starting
 from .ledger import OPEN_STATUSES, NeedsTransaction, ToolCall, ToolOutcome
+from .run_lists import FILTERS, equal_columns, index_for
 from .states import (
     FINAL,
     Run,
@@ -51,20 +54,6 @@ from .states import (
 from .step_log import CommittedStep, NewStep, Step, Usage, find_committed, find_step, new_step, step_group, write_steps
 from .tool_calls import open_calls
 
-FILTERS = FilterColumns(
-    {
-        "id": ("id", "id"),
-        "session_id": ("session_id", "id"),
-        "agent": ("agent_id", "text"),
-        "status": ("status", "text"),
-        "iteration": ("iteration", "number"),
-        "parent_run_id": ("parent_run_id", "id"),
-        "depth": ("depth", "number"),
-        "started_at": ("started_at", "time"),
-        "finished_at": ("finished_at", "time"),
-    },
-    metadata="metadata",
-)
 _MAX_LOADS = 10
 """How often a run is read again because it changed while it was loaded."""
 
@@ -163,14 +152,11 @@ class AsyncRuns(TenantStore):
         limits = self._scope.limits
         params = self._scope.params(limit=rows_to_read(limit, limits))
         columns = {"session_id": session, "agent": agent, "status": status, "parent_run_id": parent}
-        filters = [Filter("eq", value, column=name) for name, value in columns.items() if value is not None]
-        filters += [*equal_metadata(metadata), *filter_list(where)]
+        filters = [*equal_columns(columns), *equal_metadata(metadata), *filter_list(where)]
         clause = FILTERS.compile(filters, params, connection.dialect, limits) + after_clause(
             cursor, "runs", {"started_at": "time", "id": "id"}, params, connection.dialect
         )
-        index = "runs_by_session" if session else "runs_by_status" if status else "runs_by_start"
-        index = "runs_by_parent" if parent else index
-        runs = mapper(Run, connection.dialect)(await queries.list.all(connection, params, clause, index))
+        runs = mapper(Run, connection.dialect)(await queries.list.all(connection, params, clause, index_for(columns)))
         return page(runs, limit, limits, "runs", lambda last: encode_cursor("runs", to_us(last.started_at), last.id))
 
     async def step(
@@ -300,6 +286,18 @@ class AsyncRuns(TenantStore):
             children += await self._children(connection, child_id)
         return cancelled
 
+    async def delete(self, run_id: Id) -> None:
+        """Delete a run that has ended, permanently: its steps, tool calls, rewinds and snapshots. The messages stay in the
+        session, and the runs that it has started stay as runs without a parent.
+
+        Raises:
+            NotFound: the run does not exist, or its session is deleted.
+            Conflict: it has not ended, or the run that has started it has not; cancel that first. Or a hold protects it, or a
+                rewind is not finished.
+        """
+        acting = actor_context.now(self._scope)
+        await self._engine.write(HeavyCall(lambda connection: deletion.delete(connection, self._scope, acting, run_id)))
+
     async def _cancel(self, connection: Connection, run: Run, error: str | None) -> Run:
         now = self._scope.clock.now_us()
         params = self._scope.params(run_id=run.id, error=error, now_at=now)
@@ -389,6 +387,7 @@ class Runs(Blocking[AsyncRuns]):
     finish = blocking(AsyncRuns.finish)
     fail = blocking(AsyncRuns.fail)
     cancel = blocking(AsyncRuns.cancel)
+    delete = blocking(AsyncRuns.delete)
 
 
 def _exit_changes(scope: scopes.Scope, stop_reason: str | None, pause_until: datetime | None) -> dict[str, Any]:
