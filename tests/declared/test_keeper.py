@@ -117,10 +117,13 @@ def test_a_broken_file_changes_nothing_and_is_reported(
     kept.error(InvalidManifest, file=str(folder / "two.yaml"))
     assert [row.system for row in acme.agents.list()] == ["Be helpful."]
     write(folder / "two.yaml", agent("c", modelConfig="absent"))
-    kept.error(InvalidManifest, path="spec.declarative.modelConfig")
+    kept.error(InvalidManifest, path="spec.declarative.modelConfig", document=1)
+    write(folder / "two.yaml", agent("x"), agent("c", modelConfig="absent"))
+    kept.error(InvalidManifest, path="spec.declarative.modelConfig", document=2)
     assert [row.system for row in acme.agents.list()] == ["Be helpful."]
     (folder / "two.yaml").unlink()
     kept.until(("a", "changed"), ("b", "created"))
+    assert acme.agents.count() == 2
 
 
 def test_a_folder_that_is_gone_or_has_no_manifest_deletes_nothing(

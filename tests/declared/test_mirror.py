@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.declared.mirror import Expired, Mirror, ObjectList, WatchFailed
@@ -70,6 +70,8 @@ def follow(mirror: Mirror, cluster: FakeCluster, most: int | None = None) -> boo
 
 
 @given(STEPS, st.integers(0, 3))
+@example([("put", "a"), ("watch", ""), ("delete", "a"), ("forget", ""), ("watch", "")], 0)
+@example([("put", "a"), ("watch", ""), ("put", "a"), ("bookmark", ""), ("break", ""), ("watch", "")], 1)
 def test_a_mirror_has_the_objects_of_the_cluster(steps: list[tuple[str, str]], most: int) -> None:
     cluster, mirror = FakeCluster(), Mirror()
     for kind, name in steps:

@@ -204,9 +204,12 @@ async def fields_that_no_resource_sets_keep_what_they_were_given_by_hand(world: 
     (known,) = await acme.models.list()
     await acme.models.update(known.id, change=ModelChange(input_price_micros=5))
     assert set(actions(await acme.declared.apply([described, model("m1")], source="files")).values()) == {"unchanged"}
+    less = structs.replace(described, rows=[structs.replace(rows[0], description="")], spec={})
+    only(await acme.declared.apply([less, model("m1")], source="files"), "changed")
+    assert (await acme.agents.get("a1")).description == "", "a field that is not given any more is reset"
     only(await acme.declared.apply([agent("a1", "Be brief."), model("m1")], source="files"), "changed")
     row = await acme.agents.get("a1")
-    assert (row.system, row.description, row.budget_monthly_cents) == ("Be brief.", "", 100), "reset"
+    assert (row.system, row.description, row.budget_monthly_cents) == ("Be brief.", "", 100)
     assert (row.tags, row.metadata["mine"]) == (["mine"], 1)
     assert (await acme.models.get(known.id)).input_price_micros == 5
     await acme.agents.delete("a1")
