@@ -45,7 +45,8 @@ def fill(url: str) -> None:
                 if kind.declared.secrets:
                     step(create_referenced(Awaitable(tenant), kind))
                     samples = Samples(kind)
-                    for number in range(count):
+                    # Records of different variants have different secrets.
+                    for number in range(count + bool(kind.declared.variants)):
                         getattr(tenant, store).create(samples.new(number))
 
 
