@@ -34,3 +34,9 @@ def _resources(world: World, number: int) -> list[ResourceToApply]:
         ResourceToApply(kind="MCPServer", rows=[server], **common),
         ResourceToApply(kind="Agent", rows=[agent], **common),
     ]
+
+
+@maker("declared.remove", before="declared.apply")
+def _remove(world: World) -> Arguments | None:
+    rows = world.tenant.declared.list()
+    return (([world.random.choice(rows).ref],), {}) if rows else None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
+from holdfast.encryption import MASK
 from holdfast.types import AppliedChange, FieldChange
 
 from .database import open_tenant, tenant_option
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 VALUE_CHARS = 60
 """Characters of a value that a difference shows."""
+SHOWN_BEFORE = 15
+"""Characters that are shown before the place where two long values differ."""
 _SIGNS = {"created": "+", "adopted": "+", "changed": "~", "pruned": "-"}
 _DIR = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -181,7 +184,7 @@ def _show(changes: Sequence[AppliedChange], *, dry_run: bool) -> None:
             continue
         print_line(f"{_SIGNS[change.action]} {change.ref} {change.action}{_details(change)}")
         for field in change.fields:
-            print_line(f"    {field.path}: {_value(field, field.before)} -> {_value(field, field.after)}")
+            print_line(f"    {field.path}: {_difference(field)}")
     same = sum(change.action == "unchanged" for change in changes)
     counted = f"{len(changes) - same} of {len(changes)} resources {'would change' if dry_run else 'changed'}"
     print_line(f"{counted}. Nothing was changed, because this is a dry run." if dry_run else f"{counted}.")
@@ -193,5 +196,20 @@ def _details(change: AppliedChange) -> str:
     return (f"; still referring to it: {refer}" if refer else "") + kept
 
 
-def _value(field: FieldChange, value: Any) -> str:
-    return "(none)" if value is None else shorten(msgspec.json.encode(value).decode(), VALUE_CHARS)
+def _difference(field: FieldChange) -> str:
+    """Return both values, from shortly before the place where they differ."""
+    if field.before == field.after == MASK:
+        return "the secret is another"
+    before, after = _value(field.before), _value(field.after)
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((index for index, (one, other) in pairs if one != other), min(len(before), len(after)))
+    start = same - SHOWN_BEFORE if same > VALUE_CHARS // 2 else 0
+    return f"{_part(before, start)} -> {_part(after, start)}"
+
+
+def _value(value: Any) -> str:
+    return "(none)" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _part(text: str, start: int) -> str:
+    return ("…" if start else "") + shorten(text[start:], VALUE_CHARS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -98,14 +98,8 @@ class Resource(Struct, frozen=True, kw_only=True):
 
     def parsed(self, kind: type[S]) -> S:
         """Return the specification as this type, with its secret values."""
-        spec = _copy(self.spec)
-        for path, secret in self.secrets.items():
-            *parts, last = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")]
-            owner: Any = spec
-            for part in parts:
-                owner = owner[int(part) if isinstance(owner, list) else part]
-            owner[last] = secret.reveal()  # a secret is always the value of a field
-        return msgspec.convert(spec, kind)
+        secrets = {path: secret.reveal() for path, secret in self.secrets.items()}
+        return msgspec.convert(put_back_secrets(self.spec, secrets), kind)
 
     def schema(self) -> type[Part]:
         """Return the type of the specification."""
@@ -162,6 +156,22 @@ def read_resource(document: Document, namespace: str = DEFAULT_NAMESPACE) -> Res
         secrets=secrets,
         place=place,
     )
+
+
+def put_back_secrets(spec: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Return a copy of a specification with the secret values at their paths, wherever it has ``MASK`` there."""
+    result: dict[str, Any] = _copy(spec)
+    for path, secret in secrets.items():
+        *parts, last = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")]
+        owner: Any = result
+        try:
+            for part in parts:
+                owner = owner[int(part) if isinstance(owner, list) else part]
+            if owner[last] == MASK:
+                owner[last] = secret
+        except (KeyError, IndexError, TypeError, ValueError):
+            continue  # the specification has changed: it has nothing at this path
+    return result
 
 
 def _kind_of(place: Place, value: Any) -> tuple[Kind, str]:

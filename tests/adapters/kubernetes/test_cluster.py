@@ -23,7 +23,7 @@ def agent(system: str) -> dict[str, object]:
 
 
 def names(acme: TenantHandle) -> set[str]:
-    return {row.name for row in acme.agents.list()}
+    return {row.display_name for row in acme.agents.list()}
 
 
 def test_created_changed_and_deleted_resources_become_rows(api: ApiServer, acme: TenantHandle, keep: Keep) -> None:

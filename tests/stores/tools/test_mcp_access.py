@@ -108,9 +108,9 @@ def sqlite_plan(statement: Statement) -> str:
         return "; ".join(row[3] for row in rows)
 
 
-@pytest.mark.parametrize("clause", ["", " AND g.server_id > :after_id"])
-def test_accessible_servers_are_read_from_indexes_in_order_on_sqlite(clause: str) -> None:
-    plan = sqlite_plan(mcp_servers.queries.accessible.statement(Dialect.SQLITE, clause))
+@pytest.mark.parametrize("name", ["accessible", "accessible_after"])
+def test_accessible_servers_are_read_from_indexes_in_order_on_sqlite(name: str) -> None:
+    plan = sqlite_plan(mcp_servers.queries.by_name[name].statement(Dialect.SQLITE))
     assert "g USING INDEX mcp_agent_grants_by_agent" in plan, plan
     assert "SCAN" not in plan
     assert "B-TREE" not in plan

@@ -17,6 +17,7 @@ from ..operations import operation
 from ..record_routes import records
 from ..schemas import Name
 from ..state import Service
+from ..store_routes import route
 from .conversation import T
 
 _D = T + "/declared-resources"
@@ -47,7 +48,7 @@ class AppliedChanges(Struct, frozen=True):
     changes: list[AppliedChange]
 
 
-@operation("POST", _D + "/apply", raises=[Conflict], area="declared-resources")
+@operation("POST", _D + "/apply", raises=[Conflict])
 async def apply_manifests(service: Service, *, tenant: str, body: Manifests) -> AppliedChanges:
     """Bring agents, providers, models and MCP servers to manifests, all in one transaction."""
     handle = service.tenant(tenant)
@@ -63,4 +64,15 @@ async def apply_manifests(service: Service, *, tenant: str, body: Manifests) -> 
     return AppliedChanges([*changes])
 
 
-ROUTES = records(_D, "declared", AsyncDeclaredResources, key="ref")
+ROUTES = [
+    *records(_D, "declared", AsyncDeclaredResources, key="ref"),
+    route("POST", _D + "/remove", "declared", AsyncDeclaredResources.remove, "remove_declared_resources"),
+    route(
+        "GET",
+        T + "/declared-namespaces",
+        "declared",
+        AsyncDeclaredResources.namespaces,
+        "list_declared_namespaces",
+        area="declared-resources",
+    ),
+]

@@ -94,13 +94,15 @@ class ResourcePlan(Struct, kw_only=True):
 
 
 class ApplyRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of ``apply``."""
+    """The arguments of ``apply`` and ``remove``."""
 
-    declarations: Sequence[ResourceToApply]
     source: str
-    prune: Collection[str]
-    keep: Collection[str]
-    take_over: bool
+    declarations: Sequence[ResourceToApply] = ()
+    prune: Collection[str] = ()
+    keep: Collection[str] = ()
+    take_over: bool = False
+    remove: Collection[str] = ()
+    """References of resources to delete, whatever their source is."""
 
 
 async def make_plan(
@@ -189,12 +191,12 @@ async def _current(connection: Connection, declared: Store, request: ApplyReques
     found: list[Any] = []
     if request.prune:
         found = await read_all(connection, declared, [column("source").eq(request.source)])
-    missing = {item.ref for item in request.declarations} - {row.ref for row in found}
+    missing = {item.ref for item in request.declarations} - {row.ref for row in found} | {*request.remove}
     return found + await read_where(connection, declared, "ref", missing)
 
 
 def _is_pruned(row: Any, request: ApplyRequest) -> bool:
-    return row.source == request.source and row.kind in request.prune
+    return row.ref in request.remove or (row.source == request.source and row.kind in request.prune)
 
 
 def _plan(

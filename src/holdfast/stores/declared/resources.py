@@ -33,7 +33,7 @@ from ...core.records import (
     SoftRecords,
 )
 from ...core.records.comparison import changed_fields
-from ...core.store import within
+from ...core.store import reads, within
 from ...engines.protocol import Connection
 from ...errors import AlreadyExists, NotFound
 from ..objects.activity import Audited
@@ -163,6 +163,25 @@ class AsyncDeclaredResources(
             plans = await self._engine.write(partial(self._carry_out, acting=acting, request=request))
         return [plan.change for plan in plans]
 
+    async def remove(self, refs: Sequence[str]) -> Sequence[AppliedChange]:
+        """Delete resources of any source with the rows that they made, in one transaction. What was deleted before is skipped.
+
+        Raises:
+            LimitExceeded: there are more than ``batch_rows``.
+        """
+        self._scope.limits.check("batch_rows", len(refs), "refs")
+        for ref in refs:
+            self._at([ref])  # checks the type and the length
+        request = ApplyRequest(source="", remove=frozenset(refs))
+        acting = actor_context.now(self._scope)
+        plans = await self._engine.write(partial(self._carry_out, acting=acting, request=request))
+        return [plan.change for plan in plans]
+
+    @reads
+    async def namespaces(self, connection: Connection) -> Sequence[str]:
+        """Return the namespaces that have resources, in their order."""
+        return [text.unescape(row[0]) for row in await queries.namespaces.all(connection, self._scope.params())]
+
     def _stores(self) -> dict[str, Any]:
         return {target.name: target.kind(self._engine, self._scope) for target in TARGETS}
 
@@ -274,3 +293,5 @@ class DeclaredResources(
     """The declared resources of one tenant. Deleting one by hand leaves its rows, which then belong to no resource."""
 
     apply = blocking(AsyncDeclaredResources.apply)
+    remove = blocking(AsyncDeclaredResources.remove)
+    namespaces = blocking(AsyncDeclaredResources.namespaces)

@@ -29,3 +29,15 @@ SELECT count(*) FROM agent_shares WHERE tenant_id = :tenant_id AND agent_id = :i
 -- name: providers_dependents_agents
 -- The agents that use a provider.
 SELECT count(*) FROM agents WHERE tenant_id = :tenant_id AND provider = :name AND deleted_at IS NULL;
+
+-- name: namespaces
+-- The namespaces of the live resources.
+SELECT DISTINCT namespace FROM declared_resources WHERE tenant_id = :tenant_id AND deleted_at IS NULL ORDER BY namespace;
+
+-- name: mcp_servers_dependents_agent_grants
+-- The agents that may use a server.
+SELECT count(*) FROM mcp_agent_grants WHERE tenant_id = :tenant_id AND server_id = :id;
+
+-- name: mcp_servers_dependents_user_grants
+-- The users with grants of their own for a server.
+SELECT count(*) FROM mcp_user_grants WHERE tenant_id = :tenant_id AND server_id = :id;

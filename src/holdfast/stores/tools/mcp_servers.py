@@ -267,11 +267,12 @@ class AsyncMcpServers(
             user_id=None if user is None else scopes.name(user, "user", limits),
             limit=rows_to_read(limit, limits),
         )
-        listing, order, clause = "mcp_access", self.declared.key, ""
+        listing, order = "mcp_access", self.declared.key
+        query = queries.accessible
         if cursor is not None:
+            query = queries.accessible_after
             params |= cursor_params(cursor, listing, order)
-            clause = "\n  AND g.server_id > :after_id"
-        found = await queries.accessible.all(connection, params, clause)
+        found = await query.all(connection, params)
         width = len(McpServer.__struct_fields__)
         servers = self._rows(connection, [row[:width] for row in found])
         grants = mapper(_GrantedTools, connection.dialect)([row[width:] for row in found])
