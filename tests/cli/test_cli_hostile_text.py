@@ -259,9 +259,9 @@ def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
     if arguments[0] in ("version", "completion", "doctor", "export"):
         return arguments[:1]
-    return arguments[: 3 if arguments[1] in ("grants", "requests") else 2]
-    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
-    return arguments[: nested.get(arguments[0], 2)]
+    if arguments[0] == "tools" or arguments[1] in ("grants", "requests"):
+        return arguments[:3]
+    return arguments[:2]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:
