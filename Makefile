@@ -10,7 +10,7 @@ LANGGRAPH_CORE = $(addprefix tests/adapters/langgraph/test_,conformance.py delta
 CREWAI_CORE = $(addprefix tests/adapters/crewai/test_,flows.py memories.py provider.py)
 A2A_CORE = $(addprefix tests/adapters/a2a/test_,server.py stores.py)
 # The longest first, so that none of them runs alone at the end.
-LANES = langgraph crewai kagent langgraph-oldest crewai-oldest a2a a2a-oldest
+LANES = langgraph crewai kagent langgraph-oldest crewai-oldest a2a a2a-oldest kubernetes kubernetes-oldest
 # A plugin that takes a second to import, which the tests of the OpenAPI document do without.
 PYTEST = $(BIN)/python -m pytest -p no:schemathesis
 # Hundreds of processes are started by the tests; none of them should compile the same files again.
@@ -67,6 +67,10 @@ lane = @said="$$(PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest $(2) $(ARGS)
 	$(call lane,a2a,tests/adapters/a2a)
 .lane-a2a-oldest:
 	$(call lane,a2a-oldest,$(A2A_CORE))
+.lane-kubernetes:
+	$(call lane,kubernetes,tests/adapters/kubernetes)
+.lane-kubernetes-oldest:
+	$(call lane,kubernetes-oldest,tests/adapters/kubernetes)
 
 .packaged:
 	@$(PYTHON) tools/conformance/packaged.py --workers 2

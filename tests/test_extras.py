@@ -43,6 +43,7 @@ USES = {
     "encryption": ["from holdfast.encryption import KeyRing; KeyRing('x' * 32).check()"],
     "sqlalchemy": [JOINED.format(module="sqlalchemy.ext.asyncio.session").replace("Connection", "AsyncSession")],
     "aiosqlite": [JOINED.format(module="aiosqlite.core")],
+    "kubernetes": ["import holdfast.declared.cluster"],
     "packs": ["holdfast.Holdfast(':memory:', packs='p')"],
     "tools": [f"{NEW_TOOLS}.custom_tools.create({TOOL})", f"{NEW_TOOLS}.secure_cli.create({PROGRAM})"],
     "erasure": [

@@ -32,8 +32,6 @@ FORMATTED_SQL_ALLOWED = {
 }
 ENTRY_POINTS = {"holdfast.__main__", "holdfast.cli"}
 """Modules that are started, not imported."""
-FOUNDATIONS = {"holdfast.core.transitions"}
-"""Shapes of stores, tested on tables of their own, that no store is made of yet."""
 FOUND_BY_FOLDER = ("tests.contract.cases.",)
 """Modules that are found by the folder they lie in."""
 
@@ -337,7 +335,7 @@ def unused_modules(package: Iterable[Source], others: Iterable[Source]) -> Itera
     used_in_tests = {name for source in others for _, name in _imported(source)}
     for name, source in by_name.items():
         tested = name.startswith("holdfast.testing.") and name in used_in_tests
-        if name in used or tested or name in ENTRY_POINTS | FOUNDATIONS or source.path.endswith("__init__.py"):
+        if name in used or tested or name in ENTRY_POINTS or source.path.endswith("__init__.py"):
             continue
         yield f"{source.path}: it is never imported: use it or remove it"
 

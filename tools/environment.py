@@ -10,6 +10,7 @@
     python3 tools/environment.py crewai       requirements/crewai.txt, in the user's cache
     python3 tools/environment.py kagent       requirements/kagent.txt, in the user's cache
     python3 tools/environment.py a2a          requirements/a2a.txt, in the user's cache
+    python3 tools/environment.py kubernetes   requirements/kubernetes.txt, in the user's cache
     python3 tools/environment.py LANE-oldest  the same with the oldest release of the framework that its extra allows
 
 It needs only the standard library. Every installed package is pinned by hash. An environment that matches its lock files is
@@ -36,6 +37,7 @@ IN_TREE = {"run": ("run",), "test": ("test", "run")}
 IN_CACHE = (
     *("bench", "bench-adk", "bench-dbos"),
     *("langgraph", "langgraph-oldest", "crewai", "crewai-oldest", "kagent", "a2a", "a2a-oldest"),
+    *("kubernetes", "kubernetes-oldest"),
 )
 
 

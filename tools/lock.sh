@@ -29,3 +29,5 @@ lock crewai-oldest pyproject.toml requirements/crewai-oldest.in --extra postgres
 lock kagent pyproject.toml requirements/kagent.in --extra server --extra postgres "$@"
 lock a2a pyproject.toml requirements/a2a.in --extra server --extra postgres "$@"
 lock a2a-oldest pyproject.toml requirements/a2a-oldest.in --extra server --extra postgres "$@"
+lock kubernetes pyproject.toml requirements/kubernetes.in --extra server --extra postgres --extra encryption --extra kubernetes "$@"
+lock kubernetes-oldest pyproject.toml requirements/kubernetes-oldest.in --extra server --extra postgres --extra encryption --extra kubernetes "$@"

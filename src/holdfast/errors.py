@@ -30,6 +30,14 @@ class InvalidText(InvalidInput):
     """A value cannot be stored as text or JSON; nothing was changed."""
 
 
+class InvalidManifest(InvalidInput):
+    """A manifest of declared resources is invalid; nothing was changed."""
+
+    def __init__(self, message: str | None = None, *, file: str = "", document: int = 0, path: str = "") -> None:
+        super().__init__(message, field=path)
+        self.file, self.document, self.path = file, document, path
+
+
 class InvalidFilter(InvalidInput):
     """A filter, the value of a filter or a page cursor is invalid; nothing was read."""
 

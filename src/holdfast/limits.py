@@ -136,6 +136,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of files, before and after, that one diff of two snapshots compares line by line."""
     diff_steps: int = 10_000_000
     """Line comparisons in one diff of two snapshots; beyond that, the rest of a file is shown as replaced."""
+    manifest_bytes: int = 4 * MIB
+    """Bytes of one file of declared resources."""
+    manifest_values: int = 1_000_000
+    """Values in one document of declared resources, with those that YAML aliases repeat."""
+    spec_bytes: int = 2 * MIB
+    """Bytes of the specification of one declared resource as JSON."""
     lease_ms: int = 900_000
     """Milliseconds a lease may last before it must be renewed."""
     snapshots_per_run: int = 10

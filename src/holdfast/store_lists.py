@@ -27,6 +27,7 @@ from .stores.conversation.messages import AsyncMessages, Messages
 from .stores.conversation.pending_messages import AsyncPendingMessages, PendingMessages
 from .stores.conversation.sessions import AsyncSessions, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShares
+from .stores.declared.resources import AsyncDeclaredResources, DeclaredResources
 from .stores.execution.a2a_push_configs import A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -47,6 +48,8 @@ from .stores.objects.activity import Activities, AsyncActivities
 from .stores.objects.objects import AsyncObjects, Objects
 from .stores.tools.builtin_tools import AsyncBuiltinTools, BuiltinTools
 from .stores.tools.custom_tools import AsyncCustomTools, CustomTools
+from .stores.tools.mcp_grants import AsyncMcpGrants, McpGrants
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequests
 from .stores.tools.mcp_servers import AsyncMcpServers, McpServers
 from .stores.tools.secure_cli import AsyncSecureCLIs, SecureCLIs
 from .stores.workspace.rewinds import AsyncRewinds, Rewinds
@@ -138,11 +141,14 @@ class TenantStores:
     builtin_tools = StoreField(AsyncBuiltinTools, BuiltinTools)
     secure_cli = StoreField(AsyncSecureCLIs, SecureCLIs)
     mcp_servers = StoreField(AsyncMcpServers, McpServers)
+    mcp_grants = StoreField(AsyncMcpGrants, McpGrants)
+    mcp_requests = StoreField(AsyncMcpRequests, McpRequests)
     channels = StoreField(AsyncChannels, Channels)
     pairing = StoreField(AsyncPairing, Pairing)
     secrets = StoreField(AsyncSecrets, Secrets)
     providers = StoreField(AsyncProviders, Providers)
     models = StoreField(AsyncModels, Models)
+    declared = StoreField(AsyncDeclaredResources, DeclaredResources)
     agent_memories = StoreField(AsyncAgentMemories, AgentMemories)
     activity = StoreField(AsyncActivities, Activities)
     retention = StoreField(AsyncRetention, Retention)

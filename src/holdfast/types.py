@@ -39,6 +39,15 @@ from .stores.conversation.pruning import PrunedSessions
 from .stores.conversation.search.search import SearchHit, SearchPage
 from .stores.conversation.sessions import AsyncSessions, Session, Sessions
 from .stores.conversation.shares import AsyncSessionShares, SessionShare, SessionShares
+from .stores.declared.differences import FieldChange
+from .stores.declared.plan import AppliedChange, ResourceToApply
+from .stores.declared.resources import (
+    AsyncDeclaredResources,
+    DeclaredResource,
+    DeclaredResourceChange,
+    DeclaredResources,
+    NewDeclaredResource,
+)
 from .stores.execution.a2a_push_configs import A2APushConfig, A2APushConfigs, AsyncA2APushConfigs
 from .stores.execution.a2a_tasks import A2ATask, A2ATasks, AsyncA2ATasks
 from .stores.execution.checkpoints.checkpoints import AsyncCheckpoints, Checkpoints
@@ -87,8 +96,18 @@ from .stores.tools.custom_tools import (
     NewCustomTool,
     RenderedCommand,
 )
+from .stores.tools.mcp_grants import (
+    AsyncMcpGrants,
+    McpAgentGrant,
+    McpGrants,
+    McpUserGrant,
+    NewMcpAgentGrant,
+    NewMcpUserGrant,
+)
+from .stores.tools.mcp_requests import AsyncMcpRequests, McpRequest, McpRequests
 from .stores.tools.mcp_servers import (
     AsyncMcpServers,
+    McpAccess,
     McpServer,
     McpServerChange,
     McpServers,
@@ -141,6 +160,7 @@ __all__ = [
     "Agents",
     "ApiKey",
     "ApiKeys",
+    "AppliedChange",
     "ArchivedMessage",
     "AsyncA2APushConfigs",
     "AsyncA2ATasks",
@@ -162,12 +182,15 @@ __all__ = [
     "AsyncContextFiles",
     "AsyncCrewMemories",
     "AsyncCustomTools",
+    "AsyncDeclaredResources",
     "AsyncDiagnostics",
     "AsyncErasures",
     "AsyncFeedbackStore",
     "AsyncFlows",
     "AsyncGeneralFeedbackStore",
     "AsyncLeases",
+    "AsyncMcpGrants",
+    "AsyncMcpRequests",
     "AsyncMcpServers",
     "AsyncMessages",
     "AsyncModels",
@@ -226,6 +249,9 @@ __all__ = [
     "CustomTools",
     "DamagedCheckpoint",
     "DamagedSnapshot",
+    "DeclaredResource",
+    "DeclaredResourceChange",
+    "DeclaredResources",
     "DeletedMessage",
     "DiagnosticReport",
     "Diagnostics",
@@ -234,6 +260,7 @@ __all__ = [
     "Erasures",
     "Feedback",
     "FeedbackStore",
+    "FieldChange",
     "Flow",
     "FlowState",
     "Flows",
@@ -243,10 +270,16 @@ __all__ = [
     "Leases",
     "LoadedRun",
     "MaintenanceResult",
+    "McpAccess",
+    "McpAgentGrant",
+    "McpGrants",
+    "McpRequest",
+    "McpRequests",
     "McpServer",
     "McpServerChange",
     "McpServers",
     "McpTool",
+    "McpUserGrant",
     "MemoryScope",
     "Message",
     "Messages",
@@ -257,8 +290,11 @@ __all__ = [
     "NewAgentShare",
     "NewBuiltinTool",
     "NewCustomTool",
+    "NewDeclaredResource",
+    "NewMcpAgentGrant",
     "NewMcpServer",
     "NewMcpTool",
+    "NewMcpUserGrant",
     "NewModel",
     "NewProfile",
     "NewProvider",
@@ -283,6 +319,7 @@ __all__ = [
     "PrunedMemories",
     "PrunedSessions",
     "RenderedCommand",
+    "ResourceToApply",
     "RestoreResult",
     "Retention",
     "Rewind",

@@ -10,6 +10,7 @@ FRAMEWORKS = {
     "crewai": "crewai",
     "kagent": "kagent",
     "a2a": "a2a",
+    "kubernetes": "kubernetes",
 }
 """Test directories, each with the package that it requires."""
 

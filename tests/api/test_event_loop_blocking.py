@@ -163,7 +163,7 @@ def requests(operation: Operation, names: dict[str, str]) -> Iterator[tuple[str,
 async def filled(server: Running) -> dict[str, str]:
     """Create an object of each kind that many operations use, with as much content as a page shows."""
     acme = server.holdfast.tenant("acme")
-    session = await acme.sessions.create()
+    session = await acme.sessions.create(agent=NEVER)
     text = "x" * (LIMITS.response_bytes // ROWS // 2)
     await acme.messages.append_many(session.id, [NewMessage(role="user", content=text)] * ROWS)
     run = await acme.runs.start(session.id)
@@ -173,7 +173,7 @@ async def filled(server: Running) -> dict[str, str]:
 async def send_largest(server: Running, operation: Operation) -> list[tuple[str, int, float]]:
     """Return the responses of an operation to the largest requests, with the longest time that each blocked the event loop."""
     results = []
-    needs_log = "session_id" in operation.path or "run_id" in operation.path
+    needs_log = any(name in operation.path for name in ("session_id", "run_id", "{agent}/messages"))
     names = await filled(server) if needs_log else {"tenant": "acme"}
     for path, body in requests(operation, names):
         stalled_s = []

@@ -109,7 +109,7 @@ class _Fixture:
         session = api.session(key="k", user="ada")
         (message,) = api.append(session, "hello")
         run = json_of(api.http.post(f"{api.sessions}/{session['id']}/runs", json={}), 201)
-        agent = json_of(api.http.post(f"{api.tenant}/agents", json={"name": "helper"}), 201)
+        agent = json_of(api.http.post(f"{api.tenant}/agents", json={"id": "helper"}), 201)
         self.values = {
             "tenant": api.name,
             "session_id": session["id"],
@@ -117,6 +117,7 @@ class _Fixture:
             "key": "k",
             "run_id": run["id"],
             "agent_id": agent["id"],
+            "agent": agent["id"],
         }
 
     def put_into(self, case: schemathesis.Case) -> None:

@@ -27,7 +27,15 @@ WHY_NOT = {
     "messages.last": "GET .../messages/last does it, through messages.list, which loads no more than an answer may have",
     **{
         f"{name}.find": _GET
-        for name in ("agent_overrides", "blocks", "builtin_tools", "context_files", "general_feedback", "profiles")
+        for name in (
+            "agent_overrides",
+            "blocks",
+            "builtin_tools",
+            "context_files",
+            "declared",
+            "general_feedback",
+            "profiles",
+        )
     },
     **{f"agents.{name}": "the operations of agent-shares do it" for name in ("share", "revoke_share", "list_shares")},
     "builtin_tools.list_enabled": "GET .../builtin-tools with a filter does it",

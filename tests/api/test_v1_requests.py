@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from msgspec import inspect as types
 
 from holdfast.api.operations import Operation
-from holdfast.api.parameters import may_be_empty, parameters
+from holdfast.api.parameters import bodies, may_be_empty, parameters
 from holdfast.api.resources import OPERATIONS
 from tests.api.v1 import NOW, V1Client, problem
 
@@ -35,8 +36,12 @@ QUERIES = {
     "delete_stale_pending_messages": "older_than_s=60",
     "list_agent_memories": "agent=a",
     "delete_agent_memories": "agent=a",
+    "list_agent_shares": "agent=a",
+    "list_accessible_mcp_servers": "agent=a&user=u",
+    "list_mcp_agent_grants": "agent=a",
+    "list_mcp_user_grants": "user=u",
 }
-"""Required query parameters."""
+"""Required query parameters whose values matter. Others are made from their types."""
 BODIES: dict[str, dict[str, Any]] = {
     "create_tenant": {"id": "t"},
     "update_tenant": {"metadata": {}},
@@ -56,8 +61,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "unmerge_contacts": {"contact_ids": [str(uuid4())]},
     "create_feedback": {"is_positive": True},
     "upsert_feedback": {"is_positive": True, "user": "u"},
-    "create_agent": {"name": "a"},
-    "upsert_agent": {"name": "a"},
     "save_blocks": {"blocks": [{"label": "l", "value": "v"}]},
     "set_block": {"value": "v"},
     "extend_block": {"value": "v"},
@@ -86,6 +89,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "upsert_channel_instance": {"name": "n", "channel_type": "t", "agent": "a"},
     "create_mcp_server": {"name": "s"},
     "upsert_mcp_server": {"name": "s"},
+    "create_mcp_request": {"server": str(uuid4()), "scope": "user", "user": "u"},
+    "review_mcp_request": {"approved": True},
     "claim_run_of_any_tenant": {"holder": "w"},
     "put_checkpoint": {"state": "AAE="},
     "append_checkpoint_writes": {"task_id": "t", "new": [{"index": 0, "channel": "c", "value": "AAE="}]},
@@ -102,20 +107,47 @@ BODIES: dict[str, dict[str, Any]] = {
     "keep_snapshots_for": {"seconds": 60},
     "set_tenant_quota": {"checkpoint_quota_mib": 1},
 }
-"""Minimal bodies."""
+"""Minimal bodies whose values matter. Others are made from their types."""
 
 
 def path_of(operation: Operation, tenant: str = "acme", **parts: str) -> str:
     """Return the path of an operation with its required query, for objects that do not exist."""
     usual = {"tenant": tenant, "number": "7", "iteration": "7"}
     path = _IN_PATH.sub(lambda part: {**usual, **parts}.get(part[1]) or str(uuid4()), operation.path)
-    query = QUERIES.get(operation.function.__name__)
+    required = [one for one in parameters(operation) if one.place == "query" and one.required]
+    query = "&".join(f"{one.wire_name}={smallest(types.type_info(one.type))}" for one in required)
+    query = QUERIES.get(operation.function.__name__, query)
     return f"{path}?{query}" if query else path
 
 
 def minimal_body(operation: Operation) -> dict[str, Any] | None:
     """Return the minimal body of an operation."""
-    return BODIES.get(operation.function.__name__, {}) if operation.has_body and not operation.takes_upload else None
+    if not operation.has_body or operation.takes_upload:
+        return None
+    kinds = bodies(operation)
+    return BODIES.get(operation.function.__name__) or (smallest(types.type_info(kinds[0])) if kinds else {})
+
+
+def smallest(kind: types.Type) -> Any:
+    """Return a value of a type, with its required fields only."""
+    match kind:
+        case types.Metadata(type=inner, extra_json_schema=schema):
+            return str(uuid4()) if (schema or {}).get("format") == "uuid" else smallest(inner)
+        case types.StructType():
+            return {field.encode_name: smallest(field.type) for field in kind.fields if field.required}
+        case types.UnionType():
+            return smallest(kind.types[0])
+        case types.ListType():
+            return [smallest(kind.item_type)]
+        case types.LiteralType():
+            return kind.values[0]
+        case types.IntType() | types.FloatType():
+            return kind.ge or 1
+        case types.BoolType():
+            return True
+        case types.DictType():
+            return {}
+    return "x"
 
 
 def with_query(operation: Operation, query: str) -> str:
@@ -132,8 +164,7 @@ PAGED = [operation for operation in V1 if "cursor" in {one.name for one in param
 
 def test_the_tables_above_only_name_existing_operations() -> None:
     assert {*QUERIES, *BODIES} <= set(NAMED)
-    needs = {operation.function.__name__ for operation in WITH_BODY if not may_be_empty(operation)}
-    assert needs <= set(BODIES)
+    assert all(minimal_body(operation) for operation in WITH_BODY if not may_be_empty(operation))
 
 
 @pytest.mark.parametrize("wrong", [[], "x", 7, None, True], ids=repr)

@@ -45,10 +45,14 @@ def test_an_agent_is_created_changed_deleted_and_restored() -> None:
 def test_access_is_explained() -> None:
     answer("create", "--id", "helper", "--owner", "ada")
     answer("create", "--id", "writer", "--owner", "ada")
+    answer("update", "helper", "--key", "support")
     assert answer("access", "helper", "--user", "bob")["access"] == {"allowed": False, "role": None, "step": "share"}
     answer("share", "helper", "--user", "bob", "--role", "admin")
     assert answer("access", "helper", "--user", "bob")["access"] == {"allowed": True, "role": "admin", "step": "share"}
-    assert "admin" in run("access", "helper", "--user", "bob").output
+    assert "admin" in run("access", "support", "--user", "bob").output
+    answer("share", "support", "--user", "eve")
+    assert [share["agent"] for share in answer("shares", "support")["agent_shares"]] == ["helper", "helper"]
+    assert answer("revoke-share", "support", "--user", "eve") == {"revoked": True}
     first = answer("accessible", "ada", "--limit", "1")
     rest = answer("accessible", "ada", "--cursor", first["next"])
     assert [agent["id"] for agent in first["agents"] + rest["agents"]] == ["helper", "writer"]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from holdfast import Holdfast, NewAgent, NewChannelInstance, NewMessage
 from holdfast.cli.commands import root
 from holdfast.encryption import Secret, new_key
-from holdfast.types import NewCustomTool, NewSecureCLI
+from holdfast.types import NewCustomTool, NewMcpServer, NewMcpTool, NewSecureCLI
 from tests.cli.commands import commands, is_inherited
 from tests.cli.test_cli_checkpoints import state
 from tests.workspaces.fingerprints import put
@@ -44,6 +44,7 @@ class Setup(NamedTuple):
     hold: str
     snapshots: list[str]
     codes: list[str]
+    requests: list[str]
 
 
 @pytest.fixture
@@ -94,6 +95,12 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
                 config={HOSTILE: HOSTILE},
             )
         )
+        tool = NewMcpTool(HOSTILE, HOSTILE)
+        server = tenant.mcp_servers.create(NewMcpServer(HOSTILE, transport="stdio", command=HOSTILE, tools=[tool]))
+        requests = [
+            tenant.mcp_requests.create(server.id, scope="user", user=HOSTILE, reason=HOSTILE, tool_allow=[HOSTILE])
+            for _ in range(4)
+        ]
         shown = {"name": HOSTILE, "description": HOSTILE, "parameters": {"properties": {HOSTILE: {"default": HOSTILE}}}}
         tenant.custom_tools.create(NewCustomTool(command=f"echo {HOSTILE}", **shown))  # type: ignore[arg-type]
         tenant.secure_cli.create(NewSecureCLI("gh", description=HOSTILE, deny_args=["denied"]))
@@ -101,7 +108,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
         codes = [tenant.pairing.request(sender, HOSTILE, account=HOSTILE).code for sender in (HOSTILE, f"2 {HOSTILE}")]
         hold = tenant.retention.hold(HOSTILE).id
         key = hf.api_keys.create(f"hf_{'a1' * 24}", name=HOSTILE, scopes=["read"], tenant=HOSTILE).id
-    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes)
+    return Setup(tmp_path, session.id, run.id, key, hold, snapshots, codes, [request.id for request in requests])
 
 
 def of_agents(setup: Setup) -> Iterator[list[str]]:
@@ -144,6 +151,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "reveal", HOSTILE]
     yield ["channels", "delete", HOSTILE, "--yes"]
     yield from walk_tools(setup.folder / "tools.json")
+    yield from walk_mcp(setup)
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -201,6 +209,19 @@ def walk_tools(seed: Path) -> Iterator[list[str]]:
     yield ["tools", "cli", "prepare", f"gh {HOSTILE}", "--agent", HOSTILE]
 
 
+def walk_mcp(setup: Setup) -> Iterator[list[str]]:
+    """Yield the commands of MCP servers, grants and requests."""
+    yield ["mcp", "tools"]
+    yield ["mcp", "grants", "grant", HOSTILE, "--agent", HOSTILE, "--tool-allow", HOSTILE]
+    yield ["mcp", "grants", "list", HOSTILE, "--kind", "agent"]
+    yield ["mcp", "access", HOSTILE, "--user", HOSTILE]
+    yield ["mcp", "grants", "revoke", HOSTILE, "--agent", HOSTILE]
+    yield ["mcp", "requests", "create", HOSTILE, "--user", HOSTILE, "--reason", HOSTILE]
+    yield ["mcp", "requests", "list"]
+    for name, id in zip(("show", "approve", "reject", "cancel"), setup.requests, strict=True):
+        yield ["mcp", "requests", name, id]
+
+
 def test_no_command_prints_control_characters(setup: Setup) -> None:
     walked: set[str] = set()
     outputs: dict[str, str] = {}
@@ -236,8 +257,11 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
 
 def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
-    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
-    return arguments[: nested.get(arguments[0], 2)]
+    if arguments[0] in ("version", "completion", "doctor", "export"):
+        return arguments[:1]
+    if arguments[0] == "tools" or arguments[1] in ("grants", "requests"):
+        return arguments[:3]
+    return arguments[:2]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:

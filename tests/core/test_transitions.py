@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +11,14 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Struct
 
+from holdfast.core.actor_context import ActorContext
+from holdfast.core.blocking import blocking
+from holdfast.core.filters import column
 from holdfast.core.records import Limited
-from holdfast.core.transitions import AsyncTransitions, Lease, Move, Transitions, TransitionTable
+from holdfast.core.store import writes_with_actor
+from holdfast.core.transition_stores import AsyncLeasedTransitions, LeasedTransitions
+from holdfast.core.transitions import Lease, Move, TransitionTable
+from holdfast.engines.protocol import Connection
 from holdfast.errors import Conflict, Fenced, InvalidInput, LimitExceeded, NotFound
 from holdfast.ids import Id
 from tests.core.table_databases import TableDatabase, check_statements, database, detects, with_defect
@@ -32,7 +38,7 @@ class Task(Struct, frozen=True):
     attempts: int
 
 
-class AsyncTasks(AsyncTransitions[Task]):
+class AsyncTasks(AsyncLeasedTransitions[Task]):
     """Tasks."""
 
     transitions = TransitionTable(
@@ -48,9 +54,29 @@ class AsyncTasks(AsyncTransitions[Task]):
         lease=Lease(ready="pending", held="running", failed="failed", max_attempts=2),
     )
 
+    @writes_with_actor
+    async def create(self, connection: Connection, acting: ActorContext, id: str, result: str | None = None) -> Task:
+        return await self._create(connection, acting, {"result": result}, id=id)
 
-class Tasks(Transitions[Task]):
+    @writes_with_actor
+    async def move(
+        self,
+        connection: Connection,
+        acting: ActorContext,
+        id: str,
+        name: str,
+        *,
+        epoch: int | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> Task:
+        return await self._move(connection, acting, id, name, epoch=epoch, values=values)
+
+
+class Tasks(LeasedTransitions[Task]):
     """The same for synchronous programs."""
+
+    create = blocking(AsyncTasks.create)
+    move = blocking(AsyncTasks.move)
 
 
 TABLE = """CREATE TABLE machine (tenant_id {text} NOT NULL, id {id} NOT NULL, status {text} NOT NULL DEFAULT 'pending',
@@ -80,6 +106,28 @@ def taken(store: Tasks, holder: str = "w") -> Task:
     task = store.claim(holder, ttl_ms=TTL_MS)
     assert task is not None
     return task
+
+
+def a_row_is_created_once_and_listed(here: TableDatabase, open: Open) -> None:
+    acme, zenith = open(here), open(here, "zenith")
+    made = [acme.create(id, "r") for id in (IDS[2], IDS[0], IDS[1])]
+    assert (made[0].status, made[0].holder, made[0].lease_until, made[0].epoch) == ("pending", "", None, 0)
+    acme.move(IDS[0], "cancel")
+    assert acme.create(IDS[0], "r").status == "cancelled", "repeating it changes nothing"
+    with raises(Conflict, reason="other_content"):
+        acme.create(IDS[0], "other")
+    assert [task.id for task in acme.list()] == IDS[:3]
+    assert acme.list(status="pending") == [made[2], made[0]]
+    assert acme.list(where=[column("id").eq(IDS[2])]) == [made[0]]
+    assert (acme.count(), acme.count(status="cancelled")) == (3, 1)
+    page = acme.list(limit=2)
+    assert [task.id for task in acme.list(limit=2, cursor=page.next)] == IDS[2:3]
+    assert acme.get(IDS[1]) == made[2]
+    assert zenith.list() == []
+    assert zenith.count() == 0
+    zenith.create(IDS[0], "theirs")
+    for tenant, result in ((acme, "r"), (zenith, "theirs")):
+        assert tenant.get(IDS[0]).result == result
 
 
 def the_oldest_is_claimed_once(here: TableDatabase, open: Open) -> None:
@@ -202,6 +250,7 @@ def tasks_of_tenants_are_separate(here: TableDatabase, open: Open) -> None:
 
 
 PROMISES = [
+    a_row_is_created_once_and_listed,
     the_oldest_is_claimed_once,
     only_legal_moves_are_made,
     an_expired_lease_is_taken_over_and_its_holder_fenced,
@@ -236,6 +285,8 @@ def test_a_state_machine(here: TableDatabase, promise: Callable[[TableDatabase, 
         (" AND status IN ('pending', 'running')", ""),
         ("lease_until = :lease_until_at\n", "lease_until = lease_until\n"),
         ("ORDER BY id", "ORDER BY id DESC"),
+        ("DO NOTHING", "DO UPDATE SET result = excluded.result"),
+        ("WHERE tenant_id = :tenant_id/*where*/", "WHERE TRUE/*where*/"),
     ],
 )
 def test_a_defect_is_detected(here: TableDatabase, old: str, new: str) -> None:
@@ -261,7 +312,7 @@ class Job(Struct, frozen=True):
     due_at: datetime | None
 
 
-class AsyncJobs(AsyncTransitions[Job]):
+class AsyncJobs(AsyncLeasedTransitions[Job]):
     """Jobs with a due time."""
 
     transitions = TransitionTable(
@@ -273,7 +324,7 @@ class AsyncJobs(AsyncTransitions[Job]):
     )
 
 
-class Jobs(Transitions[Job]):
+class Jobs(LeasedTransitions[Job]):
     """The same for synchronous programs."""
 
 

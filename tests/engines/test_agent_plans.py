@@ -57,7 +57,7 @@ def test_sqlite_goes_by_indexes(connection: Any, name: str, parts: list[str]) ->
         assert part in actual, actual
     # Only the rows of one page are scanned.
     scans = {part for part in actual.split("; ") if part.startswith("SCAN")}
-    assert scans <= {"SCAN owned", "SCAN shared", "SCAN json_each VIRTUAL TABLE INDEX 1:"}, actual
+    assert scans <= {"SCAN owned", "SCAN shared", "SCAN preset", "SCAN json_each VIRTUAL TABLE INDEX 1:"}, actual
 
 
 @pytest.mark.parametrize("after", ["", "\n  AND (agent_id) > (:after_agent_id)"])

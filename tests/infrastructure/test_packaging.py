@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FRAMEWORKS = ("langgraph", "crewai", "kagent", "a2a")
+FRAMEWORKS = ("langgraph", "crewai", "kagent", "a2a", "kubernetes")
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 _PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)(?:\[[\w,-]+\])?==([^ ;\\]+)", re.MULTILINE)

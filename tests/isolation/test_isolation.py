@@ -206,6 +206,8 @@ def rows_and_cursors(database: Database) -> tuple[list[Struct], list[str]]:
     cursors += [store.list(limit=1).next for store in records]
     for name, kind in grant_stores().items():
         channels += [row for table in kind.grants for row in grants_of(theirs, name, table)]
+    channels += [*theirs.mcp_requests.list(), *theirs.mcp_servers.tools()]
+    cursors += [theirs.mcp_requests.list(limit=1).next, theirs.mcp_servers.tools(limit=1).next]
     cursors += [theirs.activity.list(limit=1).next, theirs.snapshots.list(limit=1).next]
     driven, more = rows_of_runs(theirs)
     return [*sessions, *messages, *channels, *driven], [cursor for cursor in [*cursors, *more] if cursor]

@@ -501,9 +501,11 @@ from tests.workloads import (  # noqa: E402
     workload_compactions,  # noqa: F401
     workload_config,  # noqa: F401
     workload_crewai,  # noqa: F401
+    workload_declared,  # noqa: F401
     workload_grants,  # noqa: F401
     workload_kagent,  # noqa: F401
     workload_keys,  # noqa: F401
+    workload_mcp,  # noqa: F401
     workload_records,  # noqa: F401
     workload_retention,  # noqa: F401
     workload_rewinds,  # noqa: F401

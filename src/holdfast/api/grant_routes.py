@@ -93,7 +93,7 @@ class _Routes:
             return await store.grant(table.new(**present_fields(arguments["body"]), **sides))
 
         parameters = self._sides | {"body": (body, UNSET)}
-        summary = f"Create {_article(table.noun)}, or replace its attributes. Repeating it has no effect."
+        summary = f"Create {table.a_noun}, or replace its attributes. Repeating it has no effect."
         return self._operation("PUT", self._one, "grant", name, parameters, table.row, call, summary)
 
     def _find(self) -> Operation:
@@ -108,7 +108,7 @@ class _Routes:
                 )
             return row
 
-        summary = f"Get {_article(table.noun)}; 404 if it does not exist."
+        summary = f"Get {table.a_noun}; 404 if it does not exist."
         name = f"get_{_snake(table.noun)}"
         return self._operation("GET", self._one, "find", name, self._sides, table.row, call, summary)
 
@@ -117,9 +117,8 @@ class _Routes:
             resource, principal = (arguments[side] for side in self._sides)
             return ChangeResult(await store.revoke(resource, principal, kind=self._principal))
 
-        noun = self._table.noun
-        summary = f"Remove {_article(noun)}. `done` tells whether it existed."
-        name = f"delete_{_snake(noun)}"
+        summary = f"Remove {self._table.a_noun}. `done` tells whether it existed."
+        name = f"delete_{_snake(self._table.noun)}"
         return self._operation("DELETE", self._one, "revoke", name, self._sides, ChangeResult, call, summary)
 
     def _operation(
@@ -152,10 +151,6 @@ class _Routes:
         kinds = [hint for hint in hints if hint not in (UnsetType, type(None))]
         hint: Any = int if kinds == [int] else wire_type(field.name, Union[tuple(kinds)])  # noqa: UP007
         return hint | None if type(None) in hints else hint
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _snake(noun: str) -> str:

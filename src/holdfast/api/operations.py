@@ -73,6 +73,7 @@ AREAS = {
     "models": "The models of providers, with sizes and prices.",
     "secrets": "Other secrets of a tenant, by name.",
     "tools": "MCP servers, their tools, and who may use them.",
+    "declared-resources": "Resources that manifests declare, and applying them.",
     "custom-tools": "Tools that are commands with parameters.",
     "builtin-tools": "Tools that a program brings along, and their settings.",
     "secure-cli": "Programs that agents may start, with their credentials and rules.",

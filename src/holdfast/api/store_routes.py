@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -103,14 +103,15 @@ def route(
         summary: a summary instead of the docstring's.
         fixed: arguments that have the same value for every request.
         renamed: JSON keys of the body that differ from the names of the arguments.
-        row: the type of the filtered rows, if the method does not return them.
+        row: the type of the rows, if the method is inherited and its result generic, or filters rows that it does not return.
         notifies: the path parameter whose topic is published after the call.
     """
     arguments_by_name = _arguments(path, method, (*leave_out, *(fixed or ())))
-    shape = _shape(get_type_hints(method)["return"])
+    returned = _with_row(get_type_hints(method)["return"], row)
+    shape = _shape(returned)
     versioned = _has_version(shape.type)
     compares = "version" in arguments_by_name
-    filtered = row or _row_of(get_type_hints(method)["return"])
+    filtered = row or _row_of(returned)
     signature, body = _signature(verb, path, arguments_by_name, name, compares=compares, renamed=renamed)
     takes_id = body is not None and "id" in arguments_by_name
     call = _StoreCall(store, method, shape, dict(fixed or {}), filtered, takes_id, notifies)
@@ -344,6 +345,15 @@ def _list_type(row: Any, *, with_next: bool) -> Any:
 def _row_of(hint: Any) -> type[Struct] | None:
     row = get_args(hint)[0] if get_origin(hint) in (Page, Sequence) else None
     return row if isinstance(row, type) and issubclass(row, Struct) else None
+
+
+def _with_row(hint: Any, row: Any) -> Any:
+    """Return the type of a result; ``row`` replaces the type parameter of a generic one."""
+    if isinstance(hint, TypeVar):
+        return row
+    if not any(isinstance(argument, TypeVar) for argument in get_args(hint)):
+        return hint
+    return Page[row] if get_origin(hint) is Page else row | None
 
 
 def _not_none(result: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from msgspec import structs
 
@@ -19,7 +21,17 @@ agents = record_commands(
     columns=["key", "display_name", "owner", "agent_type", "status", "is_default", "model", "id"],
     about="Manage agents and who may use them.",
 )
-add_grants(agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares")
+
+
+def agent_id(handle: Any, key: str) -> str:
+    """Return the id of the agent with this key, or the argument itself, which is an id then."""
+    agent = handle.agents.find(key)
+    return key if agent is None else str(agent.id)
+
+
+add_grants(
+    agents, "agent_shares", AsyncAgentShares, grant="share", revoke="revoke-share", list="shares", key_of=agent_id
+)
 agents.add_command(messages)
 agents.add_command(users)
 
@@ -30,9 +42,12 @@ agents.add_command(users)
 @click.option("--user", required=True, help="The user whose access is checked.")
 @json_option
 def access(database: str, tenant: str, agent: str, user: str, as_json: bool) -> None:
-    """Tell whether a user may use an agent, in which role, and which rule decided. The exit code is 0 in any case."""
+    """Tell whether a user may use AGENT, in which role, and which step decided.
+
+    The exit code is 0 in any case.
+    """
     with open_tenant(database, tenant) as handle:
-        decided = handle.agents.access(agent, user)
+        decided = handle.agents.access(agent_id(handle, agent), user)
     if as_json:
         print_json({"access": decided})
         return
@@ -49,7 +64,7 @@ def access(database: str, tenant: str, agent: str, user: str, as_json: bool) -> 
 @click.option("--cursor", help="The cursor of the next page, which the JSON of a page has as `next`.")
 @json_option
 def accessible(database: str, tenant: str, user: str, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List the agents that a user may use."""
+    """List the agents that the user USER may use."""
     with open_tenant(database, tenant) as handle:
         page = handle.agents.list_accessible(user, limit=limit, cursor=cursor)
     if as_json:

@@ -6,7 +6,7 @@ options of ``grant`` are the attributes of the grant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -22,7 +22,14 @@ Table = Any
 
 
 def add_grants(
-    group: click.Group, store: str, kind: Kind, *, grant: str = "grant", revoke: str = "revoke", list: str = "grants"
+    group: click.Group,
+    store: str,
+    kind: Kind,
+    *,
+    grant: str = "grant",
+    revoke: str = "revoke",
+    list: str = "grants",
+    key_of: Callable[[Any, str], str] | None = None,
 ) -> None:
     """Add the commands of a grant store to the group of its resources.
 
@@ -30,18 +37,20 @@ def add_grants(
         store: the name of the store on a tenant's handle.
         kind: its asynchronous class.
         grant, revoke, list: the names of the commands.
+        key_of: finds the key of a resource by what the caller calls it; gets the tenant's handle and the argument.
     """
-    commands = _Commands(store, kind)
+    commands = _Commands(store, kind, key_of or (lambda handle, argument: argument))
     group.add_command(commands.grant(grant))
     group.add_command(commands.revoke(revoke))
     group.add_command(commands.list(list))
 
 
 class _Commands:
-    def __init__(self, store: str, kind: Kind) -> None:
-        self._store, self._tables = store, kind.grants
+    def __init__(self, store: str, kind: Kind, key_of: Callable[[Any, str], str]) -> None:
+        self._store, self._tables, self._key_of = store, kind.grants, key_of
         self._resource = self._tables[0].resource
-        self._nouns = " or ".join(table.noun for table in self._tables)
+        self._nouns = " or ".join(table.a_noun for table in self._tables)
+        self._argument = self._resource.upper()
         self._resource_argument = click.argument(self._resource)
 
     def grant(self, name: str) -> click.Command:
@@ -51,7 +60,7 @@ class _Commands:
             attributes |= {field: table.fields[field] for field in given if field != "granted_by"}
         options = [option for field in attributes.values() for option in field_options(field)]
 
-        @click.command(name, help=f"Make {_with_article(self._nouns)}, or replace its attributes.")
+        @click.command(name, help=f"Make {self._nouns} of {self._argument}, or replace its attributes.")
         @tenant_option
         @self._resource_argument
         @decorate([*self._principals("The {} that gets access."), *options])
@@ -61,9 +70,10 @@ class _Commands:
             table, principal = self._chosen(given)
             new = _new(table, attributes, given | {table.principal: principal})
             with open_tenant(database, tenant) as handle, as_user(handle, acting):
+                new = structs.replace(new, **{self._resource: self._key_of(handle, given[self._resource])})
                 row = getattr(handle, self._store).grant(new)
             if as_json:
-                print_json({table.noun.replace(" ", "_"): row})
+                print_json({table.noun.replace(" ", "_").lower(): row})
                 return
             cells = [[field.replace("_", " "), cell(value)] for field, value in structs.asdict(row).items()]
             print_table(_title(table.noun), ["field", "value"], cells)
@@ -71,7 +81,7 @@ class _Commands:
         return command
 
     def revoke(self, name: str) -> click.Command:
-        @click.command(name, help=f"Remove {_with_article(self._nouns)}.")
+        @click.command(name, help=f"Remove {self._nouns} of {self._argument}.")
         @tenant_option
         @self._resource_argument
         @decorate(self._principals("The {} that loses access."))
@@ -80,7 +90,8 @@ class _Commands:
         def command(database: str, tenant: str, acting: str | None, as_json: bool, **given: Any) -> None:
             resource, (table, principal) = given[self._resource], self._chosen(given)
             with open_tenant(database, tenant) as handle, as_user(handle, acting):
-                done = getattr(handle, self._store).revoke(resource, principal, kind=table.principal)
+                key = self._key_of(handle, resource)
+                done = getattr(handle, self._store).revoke(key, principal, kind=table.principal)
             if as_json:
                 print_json({"revoked": done})
                 return
@@ -98,7 +109,7 @@ class _Commands:
         )
         cursor = click.option("--cursor", help="The cursor of the next page, which the JSON of a page has as `next`.")
         nouns = " or ".join(table.nouns for table in self._tables)
-        about = f"List the {nouns} of one {self._resource}, or those to one principal."
+        about = f"List the {nouns} of one {self._argument}, or those to one principal."
 
         @click.command(name, help=about)
         @tenant_option
@@ -117,11 +128,12 @@ class _Commands:
             resource = given[self._resource]
             table, principal = self._side(resource, kind, given)
             with open_tenant(database, tenant) as handle:
+                key = None if resource is None else self._key_of(handle, resource)
                 page = getattr(handle, self._store).list(
-                    resource=resource, principal=principal, kind=table.principal, limit=limit, cursor=cursor
+                    resource=key, principal=principal, kind=table.principal, limit=limit, cursor=cursor
                 )
             if as_json:
-                print_json({table.nouns.replace(" ", "_"): [*page], "next": page.next})
+                print_json({table.nouns.replace(" ", "_").lower(): [*page], "next": page.next})
                 return
             names = [table.resource, table.principal, *table.attributes]
             rows = [[cell(getattr(row, name)) for name in names] for row in page]
@@ -178,7 +190,7 @@ def _new(table: Table, attributes: Mapping[str, Field], given: Mapping[str, Any]
     foreign = [name for name in attributes if name not in table.fields and given[name] not in (None, ())]
     missing = [field.name for field in structs.fields(table.new) if field.required and field.name not in values]
     for name in foreign:
-        raise click.UsageError(f"{_with_article(table.noun)} has no {name.replace('_', ' ')}")
+        raise click.UsageError(f"{table.a_noun} has no {name.replace('_', ' ')}")
     for name in missing:
         raise click.UsageError(f"--{option_name(name)} is missing")
     return table.new(**values)

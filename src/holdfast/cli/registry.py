@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.types import AsyncAgentOverrides, AsyncChannels, AsyncModels, AsyncProfiles, AsyncProviders
+from holdfast.types import (
+    AsyncAgentOverrides,
+    AsyncChannels,
+    AsyncDeclaredResources,
+    AsyncModels,
+    AsyncProfiles,
+    AsyncProviders,
+)
 
 from .record_commands import record_commands
 
@@ -25,6 +32,13 @@ channels = record_commands(
     AsyncChannels,
     columns=["name", "channel_type", "agent", "is_enabled", "id"],
     about="Manage the connections of agents to chat platforms.",
+)
+
+declared = record_commands(
+    "declared",
+    AsyncDeclaredResources,
+    columns=["ref", "source", "applied_by", "updated_at"],
+    about="Manage the resources that `holdfast apply` has applied.",
 )
 
 providers = record_commands(

@@ -103,9 +103,10 @@ class KeyRing:
         source: str = "encryption_key",
         nonces: Callable[[int], bytes] = random_bytes,
     ) -> None:
-        self._keys = {_key_id(key): key for key in _parsed(keys, source)}
+        self._keys: dict[bytes, bytes] = {}
         self._ciphers: dict[tuple[str, bytes], Any] = {}
         self._nonces, self._source = nonces, source
+        self._keys = {_key_id(key): key for key in _parsed(keys, source)}
 
     @classmethod
     def from_environment(cls) -> KeyRing:

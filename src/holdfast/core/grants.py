@@ -45,12 +45,18 @@ class GrantTable(TypedTable[R]):
     Args:
         new: the type of grants to make; by default the row type.
         resource, principal: the fields that identify a grant.
+        kept: attributes that ``extend`` leaves as they are in a grant that exists.
     """
 
     template = """
 -- name: grant
 INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values})
 ON CONFLICT (tenant_id, {resource}, {principal}) DO UPDATE SET {changes}
+RETURNING {returned};
+
+-- name: extend
+INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values})
+ON CONFLICT (tenant_id, {resource}, {principal}) DO UPDATE SET {extended}
 RETURNING {returned};
 
 -- name: find
@@ -86,20 +92,20 @@ LIMIT :limit;
         noun: str = "grant",
         nouns: str | None = None,
         condition: str = "",
+        kept: Sequence[str] = (),
     ) -> None:
         super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
-        self.resource, self.principal, self.new = resource, principal, new or row
+        self.resource, self.principal, self.new, self.kept = resource, principal, new or row, kept
         self.references = tuple(field for field in self.fields.values() if field.marker(References))
         self.attributes = [field for field in self.fields if field not in (resource, principal, *STAMPS)]
         self._check_new()
         changed = [*self.attributes, *(["updated_at"] if "updated_at" in self.fields else [])]
-        # A grant without attributes sets the principal to itself, because RETURNING only returns rows that were updated.
-        columns = [self.column(field) for field in changed] or [self.column(principal)]
         conditions = [condition, *(live_condition(name, field) for field in self.references)]
         self.parts |= {
             "resource": self.column(resource),
             "principal": self.column(principal),
-            "changes": ", ".join(f"{column} = excluded.{column}" for column in columns),
+            "changes": self._assignments(changed),
+            "extended": self._assignments([field for field in changed if field not in kept]),
             "visible": "".join(f"\n  AND {condition}" for condition in conditions if condition),
         }
 
@@ -109,8 +115,19 @@ LIMIT :limit;
         references = "".join(f"\n-- name: {name}\n{sql};\n" for name, sql in queries.items())
         return parse(self.template.format_map(self.parts) + references, self.row)
 
-    async def grant(self, connection: Connection, scope: Scope, new: Struct, acting: ActorContext | None = None) -> R:
+    async def grant(
+        self,
+        connection: Connection,
+        scope: Scope,
+        new: Struct,
+        acting: ActorContext | None = None,
+        *,
+        extend: bool = False,
+    ) -> R:
         """Grant a resource to a principal, or replace the attributes of the grant, without checking references.
+
+        Args:
+            extend: leave the ``kept`` attributes of a grant that exists as they are.
 
         Raises:
             InvalidInput: a value is not valid.
@@ -118,7 +135,7 @@ LIMIT :limit;
         now = scope.clock.now_us()
         stamps = {field: now for field in STAMPS if field in self.fields}
         params = self.params(self.values(new, acting or ActorContext()), scope.limits)
-        row = await self.one(connection, "grant", scope.params(**params, **stamps))
+        row = await self.one(connection, "extend" if extend else "grant", scope.params(**params, **stamps))
         assert row is not None  # an upsert always returns its row
         return row
 
@@ -174,6 +191,11 @@ LIMIT :limit;
 
     def _pair(self, scope: Scope, resource: str, principal: str) -> dict[str, Any]:
         return scope.params(**self.params({self.resource: resource, self.principal: principal}, scope.limits))
+
+    def _assignments(self, fields: Sequence[str]) -> str:
+        # A grant without attributes sets the principal to itself, because RETURNING only returns rows that were updated.
+        columns = [self.column(field) for field in fields] or [self.column(self.principal)]
+        return ", ".join(f"{column} = excluded.{column}" for column in columns)
 
     def _check_new(self) -> None:
         given, managed = {*self.new.__struct_fields__}, {*STAMPS, "granted_by"}
@@ -246,8 +268,8 @@ class AsyncGrants(TenantStore, Generic[R, N]):
             connection, self._scope, resource=resource, principal=principal, limit=limit, cursor=cursor
         )
 
-    async def _grant(self, connection: Connection, acting: ActorContext, new: N) -> R:
-        """``grant`` as a part of another call's transaction."""
+    async def _grant(self, connection: Connection, acting: ActorContext, new: N, *, extend: bool = False) -> R:
+        """``grant`` as a part of another call's transaction; with ``extend``, the table's ``kept`` attributes stay."""
         table = self._table_of(new)
         params = self._scope.params(**table.params(table.values(new, acting), self._scope.limits))
         await register_tenant(connection, params | {"now_at": self._scope.clock.now_us()})
@@ -255,11 +277,12 @@ class AsyncGrants(TenantStore, Generic[R, N]):
         row: R | None = await table.one(connection, "find", params)
         changed: Sequence[str] = []
         if row is not None:
-            fields = [table.fields[name] for name in table.attributes]
+            names = [name for name in table.attributes if not (extend and name in table.kept)]
+            fields = [table.fields[name] for name in names]
             changed = [field.name for field in fields if not is_same(field, params[table.parameter(field.name)], row)]
             if not changed:
                 return row
-        granted: R = await table.grant(connection, self._scope, new, acting)
+        granted: R = await table.grant(connection, self._scope, new, acting, extend=extend)
         await self._on_change(connection, acting, "granted", granted, changed)
         return granted
 

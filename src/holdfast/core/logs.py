@@ -15,12 +15,11 @@ from msgspec.structs import asdict
 
 from ..clock import to_us
 from ..engines.protocol import Connection
-from ..errors import Conflict, InvalidInput
+from ..errors import InvalidInput
 from ..ids import parse as parse_id
 from .blocking import Blocking, blocking
 from .filters import Filter
 from .paging import Page
-from .records.values import is_same
 from .scope import Scope
 from .store import TenantStore, reads, writes
 from .tables import ListTable, R
@@ -34,11 +33,6 @@ class LogTable(ListTable[R]):
     template = (
         ListTable.template
         + """
--- name: append
-INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values})
-ON CONFLICT (tenant_id, id) DO NOTHING
-RETURNING {returned};
-
 -- name: append_all
 INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values});
 
@@ -69,17 +63,8 @@ RETURNING 1;
             InvalidInput: a value is not valid.
             Conflict: a row with this id and other content exists.
         """
-        params = self._params(scope, entry, id)
-        row = await self.one(connection, "append", params)
-        if row is not None:
-            return row
-        existing = await self.one(connection, "get", params)
-        fields = [self.fields[name] for name in entry.__struct_fields__]
-        if existing is None or not all(
-            is_same(field, params[self.parameter(field.name)], existing) for field in fields
-        ):
-            raise Conflict(f"{self.noun} {params['id']} exists with other content", reason="other_content")
-        return existing
+        row, _ = await self.add(connection, self._params(scope, entry, id), entry.__struct_fields__)
+        return row
 
     async def append_all(self, connection: Connection, scope: Scope, entries: Sequence[Struct]) -> None:
         """Append entries, each under a new id.

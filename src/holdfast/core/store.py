@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..engines.heavy_calls import HeavyCall
@@ -103,6 +103,13 @@ def writes_with_actor(method: ActorMethod[AnyTenantStore, P, T]) -> PublicMethod
         return self._engine.write(lambda connection: method(self, connection, now, *args, **kwargs))
 
     return _public(call, method)
+
+
+def within(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method of another store as one that takes the connection, and the actor context if it writes: it runs in the
+    transaction of the caller."""
+    store: Any = method.__self__  # type: ignore[attr-defined]
+    return partial(method.__wrapped__, store)  # type: ignore[attr-defined]
 
 
 def _public(call: PublicMethod[AnyStore, P, T], method: Callable[..., Any]) -> PublicMethod[AnyStore, P, T]:

@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 from msgspec import Struct
 
 from ..engines.protocol import Connection, Row
-from ..errors import InvalidInput, NotFound
+from ..errors import Conflict, InvalidInput, NotFound
 from ..ids import parse as parse_id
 from ..limits import Limits
 from .filters import Filter, FilterColumns, filter_list
 from .paging import Page, page, rows_to_read
 from .queries import Query, parse
 from .records.fields import fields_of
-from .records.values import cursor_of, cursor_params, encode_value, with_article
+from .records.values import cursor_of, cursor_params, encode_value, is_same, with_article
 from .rows import mapper
 from .scope import Scope
 
@@ -44,6 +44,7 @@ class TypedTable(Generic[R]):
 
     def __init__(self, name: str, row: type[R], *, noun: str, nouns: str | None = None, condition: str = "") -> None:
         self.name, self.row, self.noun, self.nouns = name, row, noun, nouns or f"{noun}s"
+        self.a_noun = with_article(noun)
         self.fields = fields_of(row)
         self.parts = {
             "table": name,
@@ -148,7 +149,7 @@ class TypedTable(Generic[R]):
 
 
 class ListTable(TypedTable[R]):
-    """A table whose rows are read by id, listed in one order, filtered and counted.
+    """A table whose rows are added once under an id, read by id, listed in one order, filtered and counted.
 
     Args:
         order: the fields that a list is sorted by; the last one is unique.
@@ -170,6 +171,11 @@ LIMIT :limit;
 -- name: count
 SELECT COUNT(*) FROM {table}/*index*/
 WHERE tenant_id = :tenant_id{visible}/*where*/;
+
+-- name: add
+INSERT INTO {table} (tenant_id, {columns}) VALUES (:tenant_id, {values})
+ON CONFLICT (tenant_id, id) DO NOTHING
+RETURNING {returned};
 """
 
     def __init__(
@@ -187,6 +193,23 @@ WHERE tenant_id = :tenant_id{visible}/*where*/;
         super().__init__(name, row, noun=noun, nouns=nouns, condition=condition)
         self._order, self._descending, self._indexes = order, descending, indexes or {}
         self.parts["order"] = ", ".join(f"{self.column(field)}{' DESC' if descending else ''}" for field in order)
+
+    async def add(self, connection: Connection, params: Mapping[str, Any], given: Sequence[str]) -> tuple[R, bool]:
+        """Add a row; return it, and whether it is new. If the id exists with the same values in the given fields, it is not.
+
+        Raises:
+            Conflict: a row with this id and other content exists.
+        """
+        row = await self.one(connection, "add", params)
+        if row is not None:
+            return row, True
+        existing = await self.one(connection, "get", params)
+        fields = [self.fields[name] for name in given]
+        if existing is None or not all(
+            is_same(field, params[self.parameter(field.name)], existing) for field in fields
+        ):
+            raise Conflict(f"{self.noun} {params['id']} exists with other content", reason="other_content")
+        return existing, False
 
     async def get(self, connection: Connection, scope: Scope, id: str) -> R:
         """Return the row with this id.

@@ -1,7 +1,10 @@
 """State machines: a table whose rows change state only by named moves.
 
-Every move is one compare-and-set statement that names the states it may start from, so of two callers that try the same move one
-succeeds and the other gets ``Conflict``. A machine with a ``Lease`` also has work that one holder does at a time:
+Rows are created in the initial state. Fields marked ``References(...)`` name records that must exist at that time. Every move is
+one compare-and-set statement that names the states it may start from, so of two callers that try the same move one succeeds and
+the other gets ``Conflict``. ``transition_stores.py`` has the stores.
+
+A machine with a ``Lease`` also has work that one holder does at a time:
 
 * ``claim`` takes the oldest row that is ready or whose lease has expired, counts an attempt and raises the row's *epoch*. Every
   move resets the attempts to 0, so only consecutive claims without a result count.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Generic
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,12 +25,13 @@ from ..clock import MICROSECONDS
 from ..engines.protocol import Connection
 from ..errors import Conflict, Fenced, InvalidInput
 from . import scope as scopes
-from .blocking import Blocking, blocking
 from .filters import Filter
 from .queries import Query, parse
+from .records.fields import References
+from .records.references import check_references, reference_queries
+from .registration import register_tenant
 from .scope import Scope
-from .store import TenantStore, writes
-from .tables import R, TypedTable
+from .tables import ListTable, R
 
 _MS_US = MICROSECONDS // 1_000
 
@@ -58,13 +62,15 @@ class Lease(Struct, frozen=True):
     due: str | None = None
 
 
-class TransitionTable(TypedTable[R]):
-    """One table whose rows change state. Its primary key is ``(tenant_id, id)``; the state is in the field ``status``."""
+class TransitionTable(ListTable[R]):
+    """One table whose rows change state. Its primary key is ``(tenant_id, id)``; the state is in the field ``status``.
 
-    template = """
--- name: get
-SELECT {returned} FROM {table} WHERE tenant_id = :tenant_id AND id = :id{visible};
-"""
+    Rows are listed by the time of their creation, where the row type has it, the oldest first.
+
+    Args:
+        initial: the state of new rows.
+        indexes: as in ``ListTable``.
+    """
 
     _LEASE = """
 -- name: claim
@@ -73,7 +79,7 @@ UPDATE {table} SET status = '{held}', holder = :holder, lease_until = :lease_unt
 WHERE tenant_id = :tenant_id AND id = (
     SELECT id FROM {table}
     WHERE tenant_id = :tenant_id AND ({claimable}) AND attempts < {max_attempts}{visible}/*where*/
-    ORDER BY {order}
+    ORDER BY {claim_order}
     LIMIT 1 /*pg FOR UPDATE SKIP LOCKED*/)
 RETURNING {returned};
 
@@ -99,11 +105,15 @@ RETURNING {returned};
         *,
         noun: str,
         moves: Mapping[str, Move],
+        initial: str = "pending",
         lease: Lease | None = None,
         condition: str = "",
+        indexes: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(name, row, noun=noun, condition=condition)
-        self.moves, self.lease = moves, lease
+        order = ("created_at", "id") if "created_at" in row.__struct_fields__ else ("id",)
+        super().__init__(name, row, noun=noun, condition=condition, order=order, indexes=indexes)
+        self.moves, self.initial, self.lease = moves, initial, lease
+        self.references = tuple(field for field in self.fields.values() if field.marker(References))
         if lease is not None:
             due = self.column(lease.due) if lease.due else ""
             ready = f"status = '{lease.ready}'" + (f" AND {due} <= :now_at" if due else "")
@@ -113,7 +123,7 @@ RETURNING {returned};
                 "failed": lease.failed,
                 "max_attempts": str(lease.max_attempts),
                 "claimable": f"({ready}) OR (status = '{lease.held}' AND lease_until <= :now_at)",
-                "order": f"{due}, id" if due else "id",
+                "claim_order": f"{due}, id" if due else "id",
                 "touched": ", updated_at = :now_at" if "updated_at" in self.fields else "",
             }
 
@@ -122,6 +132,8 @@ RETURNING {returned};
         """All statements of this table, including one for each move."""
         source = self.template + (self._LEASE if self.lease else "")
         text = source.format_map(self.parts) + "".join(self._move(name, move) for name, move in self.moves.items())
+        queries = reference_queries(self.references)
+        text += "".join(f"\n-- name: {name}\n{sql};\n" for name, sql in queries.items())
         return parse(text, self.row)
 
     def _move(self, name: str, move: Move) -> str:
@@ -141,6 +153,28 @@ RETURNING {returned};
             f"WHERE tenant_id = :tenant_id AND id = :id AND status IN ({states}){held}{self.parts['visible']}\n"
             f"RETURNING {self.parts['returned']};\n"
         )
+
+    async def create(
+        self, connection: Connection, scope: Scope, values: Mapping[str, Any], *, id: str | None = None
+    ) -> tuple[R, bool]:
+        """Create a row; return it, and whether it is new. Repeating a call with the same id and values returns the stored row.
+
+        Fields without a value are ``None``.
+
+        Raises:
+            InvalidInput: a value is not valid.
+            NotFound: a record that the row refers to does not exist.
+            Conflict: a row with this id and other content exists.
+        """
+        leased = {"holder": "", "epoch": 0, "attempts": 0} if self.lease else {}
+        fields = {**dict.fromkeys(self.fields), **leased, **values, "status": self.initial}
+        fields["id"] = scope.ids.new() if id is None else id
+        stamps = {name: scope.clock.now_us() for name in ("created_at", "updated_at") if name in self.fields}
+        plain = {name: value for name, value in fields.items() if name not in stamps}
+        params = scope.params(**self.params(plain, scope.limits), **stamps, now_at=scope.clock.now_us())
+        await register_tenant(connection, params)
+        await check_references(connection, self.by_name, self.references, params, self.noun)
+        return await self.add(connection, params, [*values])
 
     async def move(
         self,
@@ -245,61 +279,3 @@ RETURNING {returned};
         if epoch is not None and epoch != row.epoch:
             raise Fenced(f"{self.noun} {row.id} is {row.status} at epoch {row.epoch}; epoch {epoch} cannot {name} it")
         raise Conflict(f"{self.noun} {row.id} is {row.status}; {name} requires {' or '.join(states)}", reason="status")
-
-
-class AsyncTransitions(TenantStore, Generic[R]):
-    """Base of stores of leased work; a subclass sets the table and adds a method with a domain name for each move."""
-
-    transitions: ClassVar[TransitionTable[Any]]
-
-    @writes
-    async def claim(self, connection: Connection, holder: str, *, ttl_ms: int = 60_000) -> R | None:
-        """Take the oldest row that is ready or whose lease has expired; return ``None`` if no row can be claimed."""
-        row: R | None = await self.transitions.claim(connection, self._scope, holder, ttl_ms=ttl_ms)
-        return row
-
-    @writes
-    async def renew(self, connection: Connection, id: str, *, epoch: int, ttl_ms: int = 60_000) -> R:
-        """Extend the lease of a row.
-
-        Raises:
-            NotFound: the row does not exist.
-            Conflict: the row is not held.
-            Fenced: another claim has taken the row since.
-        """
-        row: R = await self.transitions.renew(connection, self._scope, id, epoch=epoch, ttl_ms=ttl_ms)
-        return row
-
-    @writes
-    async def recover(self, connection: Connection) -> Sequence[R]:
-        """End expired leases, at most ``batch_rows``; return the changed rows."""
-        return await self.transitions.recover(connection, self._scope)
-
-    @writes
-    async def move(
-        self,
-        connection: Connection,
-        id: str,
-        name: str,
-        *,
-        epoch: int | None = None,
-        values: Mapping[str, Any] | None = None,
-    ) -> R:
-        """Make a move.
-
-        Raises:
-            NotFound: the row does not exist.
-            Conflict: the row is in a state that the move cannot start from.
-            Fenced: another claim has taken the row since.
-        """
-        row: R = await self.transitions.move(connection, self._scope, id, name, epoch=epoch, values=values)
-        return row
-
-
-class Transitions(Blocking[AsyncTransitions[R]], Generic[R]):
-    """Base of stores of leased work, for synchronous programs."""
-
-    claim = blocking(AsyncTransitions[R].claim)
-    renew = blocking(AsyncTransitions[R].renew)
-    recover = blocking(AsyncTransitions[R].recover)
-    move = blocking(AsyncTransitions[R].move)

@@ -15,6 +15,7 @@ connects the two.
 | memory | ``agent_memories`` |
 | LangGraph checkpoint and writes | ``checkpoints``, in the thread of the session |
 | CrewAI memory and flow state | ``crew_memories`` and ``flows``, in the same thread |
+| model configuration | a declared resource, with a provider and a model |
 | agent, tool server, tool | ``agents``, ``mcp_servers`` |
 | feedback | ``feedback`` and ``general_feedback`` |
 

@@ -10,9 +10,10 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from holdfast import NewAgentMemory
+from holdfast.declared.rows import agent_id
 from holdfast.errors import InvalidInput
 
-from .request import KagentRequest, agent_id, bare, route
+from .request import KagentRequest, bare, route
 
 DIMENSIONS = 768
 """Dimensions of an embedding: kagent's clients truncate longer ones to this."""

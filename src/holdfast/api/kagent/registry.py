@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 from starlette.responses import Response
 
 import holdfast
 from holdfast import AgentChange, column
+from holdfast.declared.rows import agent_id
 from holdfast.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
-from holdfast.types import Agent, McpServer, McpServerChange, NewMcpServer, NewMcpTool
+from holdfast.types import Agent, DeclaredResource, McpServer, McpServerChange, NewMcpServer, NewMcpTool
 
-from .request import KagentRequest, agent_id, bare, route, success
+from .request import KagentRequest, bare, route, success
 from .sessions import ensure_agent
 
 KINDS = ("RemoteMCPServer", "MCPServer")
@@ -44,8 +46,17 @@ class _WireAgent(Struct, frozen=True):
     type: str
     config: dict[str, Any] | None
     workload_type: str
+    model: str
     created_at: datetime
     updated_at: datetime
+    agent: dict[str, Any] | None = None
+    """The custom resource, if the agent is declared by one."""
+    model_provider: str = field(default="", name="modelProvider")
+    model_config_ref: str = field(default="", name="modelConfigRef")
+    memory_refs: list[str] = field(default_factory=list, name="memoryRefs")
+    tools: list[Any] = []
+    deployment_ready: bool = field(default=True, name="deploymentReady")
+    accepted: bool = True
 
 
 class _WireTool(Struct, frozen=True):
@@ -116,9 +127,15 @@ async def me(request: KagentRequest) -> Response:
 
 @route("GET", "/api/agents")
 async def list_agents_of_kagent(request: KagentRequest) -> Response:
-    """List all registered agents."""
+    """List all registered agents, or those that resources of one ``namespace`` declare."""
     agents = await request.tenant.agents.list()
-    return success([_wire_agent(agent) for agent in agents], "Successfully listed agents")
+    where = [column("kind").is_in(["Agent", "ModelConfig"])]
+    declared = {row.ref: row for row in await request.tenant.declared.list(where=where)}
+    by_id = {agent_id(f"{row.namespace}/{row.name}"): row for row in declared.values() if row.kind == "Agent"}
+    namespace = request.query.get("namespace", "")
+    wanted = [agent for agent in agents if not namespace or getattr(by_id.get(agent.id), "namespace", "") == namespace]
+    found = [_wire_agent(agent, by_id.get(agent.id), declared) for agent in wanted]
+    return success(found, "Successfully listed agents")
 
 
 @route("POST", "/api/agents")
@@ -144,7 +161,13 @@ async def register_agent(request: KagentRequest) -> Response:
 @route("GET", "/api/agents/{namespace}/{name}")
 async def get_agent_of_kagent(request: KagentRequest) -> Response:
     """Get one agent."""
-    return success(_wire_agent(await request.tenant.agents.get(_id(request))), "Successfully retrieved agent")
+    agent = await request.tenant.agents.get(_id(request))
+    name = f"{request.names['namespace']}/{request.names['name']}"
+    resource = await request.tenant.declared.find(f"Agent/{name}")
+    model = None if resource is None else await request.tenant.declared.find(f"ModelConfig/{agent.provider}")
+    return success(
+        _wire_agent(agent, resource, {} if model is None else {model.ref: model}), "Successfully retrieved agent"
+    )
 
 
 @route("DELETE", "/api/agents/{namespace}/{name}")
@@ -232,14 +255,35 @@ def _id(request: KagentRequest) -> str:
     return agent_id(f"{request.names['namespace']}/{request.names['name']}")
 
 
-def _wire_agent(agent: Agent) -> _WireAgent:
+def _wire_agent(
+    agent: Agent, resource: DeclaredResource | None = None, models: Mapping[str, DeclaredResource] | None = None
+) -> _WireAgent:
     type, config, workload = (agent.metadata.get(name) for name in ("type", "config", "workload_type"))
-    return _WireAgent(
+    wire = _WireAgent(
         agent.id,
         agent.display_name or agent.key,
         type if isinstance(type, str) else AGENT_TYPE,
         config if isinstance(config, dict) else None,
         workload if isinstance(workload, str) else WORKLOAD_TYPE,
+        agent.model,
         agent.created_at,
         agent.updated_at,
+    )
+    if resource is None:
+        return wire
+    section = resource.spec.get("declarative", resource.spec)
+    model = (models or {}).get(f"ModelConfig/{agent.provider}")
+    return structs.replace(
+        wire,
+        config=wire.config or resource.spec,
+        agent={
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": resource.name, "namespace": resource.namespace, **resource.metadata},
+            "spec": resource.spec,
+        },
+        model_provider="" if model is None else model.spec.get("provider", "OpenAI"),
+        model_config_ref=agent.provider,
+        memory_refs=resource.spec.get("memory", []),
+        tools=section.get("tools", []),
     )

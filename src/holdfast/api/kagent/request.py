@@ -15,6 +15,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from holdfast import SERVICE_USER, AsyncTenantHandle
+from holdfast.declared.rows import agent_id
 from holdfast.errors import InvalidInput
 
 from ..request_body import JSON_TYPE
@@ -163,11 +164,6 @@ def user_of(query: str, in_header: str | None) -> str:
 
 def _is_cut_off(start: str, whole: str) -> bool:
     return whole.startswith(start) and whole[len(start) : len(start) + 1] in _USER_ENDS
-
-
-def agent_id(reference: str) -> str:
-    """Return the canonical id of an agent: both ``kagent/my-agent`` and its id are ``kagent__NS__my_agent``."""
-    return reference.replace("-", "_").replace("/", "__NS__")
 
 
 def _raw(query: str) -> list[tuple[str, str]]:

@@ -18,12 +18,12 @@ from ..problems import HttpError, status_of
 from ..request import Request
 from ..request_body import read_body
 from ..state import Service
-from . import checkpoints, crewai, feedback, memories, registry, sessions, shares, tasks
+from . import checkpoints, crewai, feedback, memories, model_configs, registry, sessions, shares, tasks
 from .request import KagentRequest, KagentRoute, failure
 
 log = logging.getLogger("holdfast.api")
 
-_MODULES = (sessions, tasks, shares, memories, checkpoints, crewai, registry, feedback)
+_MODULES = (sessions, tasks, shares, memories, checkpoints, crewai, registry, model_configs, feedback)
 _OPEN = ("/health", "/version")
 
 

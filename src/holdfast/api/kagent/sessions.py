@@ -13,13 +13,14 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
 from holdfast import Filter, NewAgent, column
+from holdfast.declared.rows import agent_id
 from holdfast.errors import AlreadyExists, Conflict, Forbidden, InvalidInput, NotFound
 from holdfast.types import Message, Session
 
 from ..schemas import encode, parse_time
 from . import encryption, redaction
 from .guest_access import GuestAccess, guest_access
-from .request import KagentRequest, agent_id, route, success
+from .request import KagentRequest, route, success
 
 KIND = "kagent.event"
 PAGE = 1_000

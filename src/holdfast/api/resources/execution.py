@@ -11,7 +11,6 @@ from holdfast.types import (
     AsyncCrewMemories,
     AsyncFlows,
     AsyncLeases,
-    AsyncMcpServers,
     AsyncRunQueue,
     AsyncRuns,
     AsyncSteps,
@@ -153,7 +152,4 @@ ROUTES = [
         area="memories",
         need="admin",
     ),
-    # Tools
-    *records(T + "/mcp-servers", "mcp_servers", AsyncMcpServers, area="tools"),
-    route("GET", T + "/mcp-tools", "mcp_servers", AsyncMcpServers.tools, "list_mcp_tools", area="tools"),
 ]

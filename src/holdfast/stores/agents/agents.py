@@ -53,7 +53,7 @@ class Agent(Struct, frozen=True):
     the program's own default applies.
     """
 
-    id: Annotated[str, Key(), Limited("name_bytes", empty=False)]
+    id: Annotated[str, Key(), Limited("name_bytes", empty=False), Filterable()]
     key: Annotated[
         str, Natural(), Limited("name_bytes", empty=False), Filterable(), Searchable(), DefaultsTo(field="id")
     ]

@@ -18,7 +18,8 @@ LEFT JOIN agent_shares AS s ON s.tenant_id = :tenant_id AND s.agent_id = a.id AN
 WHERE a.tenant_id = :tenant_id AND a.id = :id AND a.deleted_at IS NULL;
 
 -- name: accessible
--- Each part reads the page from an index of its own: with OR, a page would read all agents that the user may use.
+-- Each part reads the page from an index of its own: with OR, a page would read all agents that the user may use. Without the
+-- LIMIT, SQLite would look for the default agent, of which there is one, by its id.
 SELECT /*columns Agent*/ * FROM agents
 WHERE tenant_id = :tenant_id AND id IN (
     SELECT id FROM (
@@ -26,7 +27,9 @@ WHERE tenant_id = :tenant_id AND id IN (
         WHERE tenant_id = :tenant_id AND owner_id = :user_id AND deleted_at IS NULL AND id > :after_id
         ORDER BY id LIMIT :limit) AS owned
     UNION
-    SELECT id FROM agents WHERE tenant_id = :tenant_id AND is_default AND deleted_at IS NULL AND id > :after_id
+    SELECT id FROM (
+        SELECT id FROM agents WHERE tenant_id = :tenant_id AND is_default AND deleted_at IS NULL LIMIT 1) AS preset
+    WHERE id > :after_id
     UNION
     SELECT agent_id FROM (
         SELECT s.agent_id FROM agent_shares AS s

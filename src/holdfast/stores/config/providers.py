@@ -47,6 +47,12 @@ ProviderType = Literal[
     "ollama",
     "ollama_cloud",
     "acp",
+    "azure_openai",
+    "gemini_vertex_ai",
+    "anthropic_vertex_ai",
+    "bedrock",
+    "sap_ai_core",
+    "foundry",
 ]
 """The protocols that providers speak."""
 

@@ -23,8 +23,10 @@ from ...core.filters import Filter, FilterColumns
 from ...core.paging import Page, decode_cursor, encode_cursor, page, rows_to_read
 from ...core.queries import Queries
 from ...core.records import (
+    AsyncSecretRecords,
     AsyncSoftRecords,
     AtLeast,
+    DefaultsTo,
     Filterable,
     Key,
     Limited,
@@ -32,9 +34,11 @@ from ...core.records import (
     Natural,
     OnlyFor,
     Searchable,
+    SecretRecords,
     SoftRecords,
     Url,
 )
+from ...core.records.values import cursor_of, cursor_params
 from ...core.rows import Column, mapper
 from ...core.store import reads
 from ...engines.protocol import Connection
@@ -70,7 +74,7 @@ class McpServer(Struct, frozen=True):
     spec: Annotated[dict[str, Any], Limited("metadata_bytes")]
     """What the server was declared with and no other field holds."""
     is_enabled: Annotated[bool, Filterable()]
-    created_by: Annotated[str, Limited("name_bytes"), Filterable()]
+    created_by: Annotated[str, Limited("name_bytes"), Filterable(), DefaultsTo(actor="user")]
     last_connected_at: datetime | None
     version: int
     created_at: datetime
@@ -90,6 +94,37 @@ class McpTool(Struct, frozen=True):
     updated_at: Annotated[datetime, Column("t.updated_at")]
 
 
+class McpAccess(Struct, frozen=True):
+    """An MCP server that an agent may use for a user. The lists are those of both grants, combined and sorted."""
+
+    server: McpServer
+    tool_allow: list[str] | None
+    """The tools that both grants allow; all if it is ``None``."""
+    tool_deny: list[str]
+    """The tools that one of the grants denies, even if they are allowed."""
+    config_overrides: dict[str, Any]
+
+    def allows(self, tool: str) -> bool:
+        """Return whether a tool of the server may be used."""
+        return tool not in self.tool_deny and (self.tool_allow is None or tool in self.tool_allow)
+
+
+class _GrantedTools(Struct, frozen=True):
+    """The lists of the grant to an agent and of that to a user."""
+
+    config_overrides: Annotated[dict[str, Any], Column("g.config_overrides")]
+    agent_allow: Annotated[list[str] | None, Column("g.tool_allow")]
+    agent_deny: Annotated[list[str], Column("g.tool_deny")]
+    user_allow: Annotated[list[str] | None, Column("u.tool_allow")]
+    user_deny: Annotated[list[str] | None, Column("u.tool_deny")]
+
+    def access(self, server: McpServer) -> McpAccess:
+        """Return the access to a server that both grants give."""
+        allowed = [set(tools) for tools in (self.agent_allow, self.user_allow) if tools is not None]
+        allow = sorted(set.intersection(*allowed)) if allowed else None
+        return McpAccess(server, allow, sorted({*self.agent_deny, *(self.user_deny or ())}), self.config_overrides)
+
+
 class NewMcpTool(Struct, frozen=True):
     """A tool of an MCP server to save."""
 
@@ -98,7 +133,10 @@ class NewMcpTool(Struct, frozen=True):
 
 
 class NewMcpServer(Struct, frozen=True):
-    """An MCP server to save. ``tools`` replaces the tools discovered on it; without it they stay."""
+    """An MCP server to save. ``tools`` replaces the tools discovered on it; without it they stay.
+
+    Without ``created_by``, it names the user of the actor context.
+    """
 
     name: str
     kind: str = ""
@@ -117,7 +155,7 @@ class NewMcpServer(Struct, frozen=True):
     settings: dict[str, Any] = {}
     spec: dict[str, Any] = {}
     is_enabled: bool = True
-    created_by: str = ""
+    created_by: str | UnsetType = UNSET
     last_connected_at: datetime | UnsetType | None = UNSET
     tools: list[NewMcpTool] | UnsetType = UNSET
 
@@ -147,7 +185,7 @@ class McpServerChange(Struct, frozen=True):
     tools: list[NewMcpTool] | UnsetType = UNSET
 
 
-queries = Queries(__package__, "mcp_servers.sql", McpTool)
+queries = Queries(__package__, "mcp_servers.sql", McpServer, McpTool, _GrantedTools)
 TOOL_FILTERS = FilterColumns(
     {
         "name": ("t.name", "text"),
@@ -157,8 +195,15 @@ TOOL_FILTERS = FilterColumns(
     }
 )
 
+SERVERS_IN_ORDER = "mcp_servers_by_name"
+"""The index by which SQLite reads the servers of a list of tools, unless the list is that of one server's id."""
 
-class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServerChange]):
+
+class AsyncMcpServers(
+    Audited,
+    AsyncSecretRecords[McpServer, NewMcpServer, McpServerChange],
+    AsyncSoftRecords[McpServer, NewMcpServer, McpServerChange],
+):
     """The MCP servers of one tenant, by name and kind."""
 
     table, noun, order, extra = "mcp_servers", "MCP server", ("name", "kind"), ("tools",)
@@ -190,10 +235,49 @@ class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServ
             clause += """
   AND (s.name, s.group_kind) >= (:after_server, :after_kind)
   AND (s.name, s.group_kind, t.name) > (:after_server, :after_kind, :after_name)"""
-        rows = mapper(McpTool, connection.dialect)(await queries.tools.all(connection, params, clause))
+        index = "" if any(item.column == "server_id" for item in where) else SERVERS_IN_ORDER
+        rows = mapper(McpTool, connection.dialect)(await queries.tools.all(connection, params, clause, index))
         return page(
             rows, limit, limits, "tools", lambda tool: encode_cursor("mcp_tools", tool.server, tool.kind, tool.name)
         )
+
+    @reads
+    async def list_accessible(
+        self,
+        connection: Connection,
+        agent: str,
+        user: str | None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[McpAccess]:
+        """List the servers that an agent may use for a user, with their tools, the oldest first. With ``limit``, a page.
+
+        The agent needs an enabled grant. A grant to the user is optional: a disabled one blocks the server, and its lists of
+        tools are combined with those of the agent. Servers that are disabled are left out. Without a user, for work that is
+        done for no one, only the agent's grants count.
+
+        Raises:
+            InvalidFilter: the cursor does not belong to this list.
+            LimitExceeded: without ``limit``, there are more than ``list_rows``.
+        """
+        limits = self._scope.limits
+        params = self._scope.params(
+            agent_id=scopes.name(agent, "agent", limits),
+            user_id=None if user is None else scopes.name(user, "user", limits),
+            limit=rows_to_read(limit, limits),
+        )
+        listing, order = "mcp_access", self.declared.key
+        query = queries.accessible
+        if cursor is not None:
+            query = queries.accessible_after
+            params |= cursor_params(cursor, listing, order)
+        found = await query.all(connection, params)
+        width = len(McpServer.__struct_fields__)
+        servers = self._rows(connection, [row[:width] for row in found])
+        grants = mapper(_GrantedTools, connection.dialect)([row[width:] for row in found])
+        rows = [granted.access(server) for server, granted in zip(servers, grants, strict=True)]
+        return page(rows, limit, limits, self.nouns, lambda row: cursor_of(listing, order, row.server))
 
     async def _after_save(self, connection: Connection, given: Struct, row: McpServer) -> Sequence[str]:
         tools = getattr(given, "tools", UNSET)
@@ -225,7 +309,10 @@ class AsyncMcpServers(Audited, AsyncSoftRecords[McpServer, NewMcpServer, McpServ
         return ["tools"] if removed or changed else []
 
 
-class McpServers(SoftRecords[McpServer, NewMcpServer, McpServerChange]):
+class McpServers(
+    SecretRecords[McpServer, NewMcpServer, McpServerChange], SoftRecords[McpServer, NewMcpServer, McpServerChange]
+):
     """The MCP servers of one tenant, by name and kind."""
 
     tools = blocking(AsyncMcpServers.tools)
+    list_accessible = blocking(AsyncMcpServers.list_accessible)
