@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.encryption import new_key
-from tests.declared.manifests import SECRET, agent, manifest, write
+from tests.declared.manifests import FULL, SECRET, agent, manifest, write
 
 KEY = new_key()
 
@@ -138,6 +139,37 @@ def test_secrets_of_a_mounted_folder(place: Path) -> None:
         acme = hf.tenant("acme")
         (provider,) = acme.providers.list()
         assert acme.providers.reveal(provider.id)["api_key"] == SECRET
+
+
+def test_no_secret_is_stored_or_printed_in_plain(place: Path) -> None:
+    """Secrets at every path of every kind, and behind every reference, are only in the files that they come from."""
+    referred = "r3ferred-value"
+    for path in ("keys/token", "other/keys/token", "config/region"):
+        (place / "mounted" / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / "mounted" / path).write_text(referred)
+    write(place / "manifests" / "all.yaml", *FULL)
+    options = ["--secrets", str(place / "mounted")]
+    for arguments in (["--dry-run"], ["--json"], [], ["--prune", "--json"]):
+        assert referred not in apply(place, *options, *arguments)
+    (place / "mounted" / "keys" / "token").write_text(f"{referred}2")
+    write(place / "manifests" / "all.yaml", *FULL[1:])
+    done = subprocess.run(
+        command(place, "apply", "-f", str(place / "manifests"), "--prune", *options),
+        check=True, env={**environment(place), "HOLDFAST_DEBUG": "1"}, capture_output=True, timeout=120,
+    )  # fmt: skip
+    written = [path.read_bytes() for path in place.glob("holdfast.db*")]
+    assert written
+    for data in (done.stdout, done.stderr, *written):
+        for secret in (SECRET, referred):
+            plain = secret.encode()
+            for form in (plain, plain[::-1], plain.hex().encode(), b64encode(plain)[:-4], secret.encode("utf-16-le")):
+                assert form not in data
+    with Holdfast(str(place / "holdfast.db"), encryption_key=KEY) as hf:
+        acme = hf.tenant("acme")
+        assert SECRET not in str(
+            [acme.activity.list(), acme.declared.list(), acme.agents.list(), acme.providers.list()]
+        )
+        assert acme.declared.reveal("MCPServer/kagent/stdio")["secrets"]["deployment/env/TOKEN"] == SECRET
 
 
 def test_one_place_to_read_from_must_be_given(place: Path) -> None:

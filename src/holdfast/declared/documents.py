@@ -26,14 +26,15 @@ class Place(Struct, frozen=True):
 
     file: str
     document: int
-    """Its number in the file, from 1."""
+    """Its number in the file, from 1; 0 if it is not part of a file."""
     path: str = ""
     """The path within the document, such as ``items[2]``; empty for the document itself."""
 
     def error(self, message: str, path: str = "") -> InvalidManifest:
         """Return the error for a value of the document."""
         path = ".".join(part for part in (self.path, path) if part)
-        where = f"{self.file}, document {self.document}" + (f", {path}" if path else "")
+        parts = [self.file, f"document {self.document}" if self.document else "", path]
+        where = ", ".join(part for part in parts if part)
         return InvalidManifest(f"{where}: {message}", file=self.file, document=self.document, path=path)
 
 

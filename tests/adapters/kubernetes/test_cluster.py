@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -202,6 +205,30 @@ def test_what_was_deleted_while_nobody_watched_is_deleted_later(api: ApiServer, 
     assert acme.mcp_servers.count() == 1, (
         "a kind that the cluster does not have any more says nothing about its resources"
     )
+
+
+def test_the_command_applies_a_cluster_once_or_until_it_is_stopped(
+    api: ApiServer, kubeconfig: str, tmp_path: Path, acme: TenantHandle
+) -> None:
+    api.put("Agent", "a", AGENT)
+    api.put("Agent", "bad", {"declarative": {"systemMassage": "Typo."}})
+    command = [sys.executable, "-m", "holdfast", "apply", "--kubernetes", "--kubeconfig", kubeconfig]
+    command += ["--database", str(tmp_path / "holdfast.db"), "--tenant", "acme"]
+    once = subprocess.run([*command, "--once"], check=False, capture_output=True, text=True, timeout=120)
+    assert (once.returncode, once.stdout) == (1, "+ Agent/kagent/a created\n1 of 1 resources changed.\n")
+    assert once.stderr.startswith("Error: Agent/kagent/bad, spec.declarative.systemMassage:")
+    assert once.stderr.count("\n") == 1
+    api.delete("Agent", "bad")
+    once = subprocess.run([*command, "--once"], check=False, capture_output=True, text=True, timeout=120)
+    assert (once.returncode, once.stdout, once.stderr) == (0, "0 of 1 resources changed.\n", "")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0 of 1 resources changed.\n"
+        api.put("Agent", "b", AGENT)
+        assert process.stdout.readline() == "+ Agent/kagent/b created\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert names(acme) == {"kagent/a", "kagent/b"}
 
 
 def test_a_refused_account_is_one_typed_error(api: ApiServer, tmp_path: Path, keep: Keep) -> None:

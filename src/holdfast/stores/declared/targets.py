@@ -94,11 +94,8 @@ async def read_rows(
         if target.kind is AsyncModels:
             providers = {name: rows.get("providers", [name]) for name, _ in target_names}
             ids = {row.id for row in providers.values() if row is not None}
-            more = (
-                [column("name").is_in(sorted({name for _, name in target_names})[:CHUNK])]
-                if len(target_names) <= CHUNK
-                else []
-            )
+            model_names = sorted({name for _, name in target_names})
+            more = [column("name").is_in(model_names)] if len(model_names) <= CHUNK else []
             matches = await read_where(connection, stores[target.name], "provider", ids, more)
         else:
             matches = await read_where(
