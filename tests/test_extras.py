@@ -25,6 +25,7 @@ MODULES = {
     "jsonschema-rs": "jsonschema_rs",
     "langgraph-checkpoint": "langgraph",
     "psycopg-pool": "psycopg_pool",
+    "pyyaml": "yaml",
 }
 """The import names of packages, where they differ."""
 JOINED = """
@@ -36,7 +37,11 @@ TOOL = "types.NewCustomTool('t', 'true', parameters={'type': 'object'})"
 PROGRAM = "types.NewSecureCLI('gh', deny_args=['x'])"
 USES = {
     "postgres": ["holdfast.Holdfast('postgresql://x/y')", "holdfast.AsyncHoldfast('postgresql://x/y')"],
-    "server": ["import holdfast.api", "import holdfast.api.server"],
+    "server": [
+        "import holdfast.api",
+        "import holdfast.api.server",
+        "from holdfast.declared import documents; documents.parse_documents('x.yaml', b'a: 1', holdfast.Limits())",
+    ],
     "langgraph": ["import holdfast.adapters.langgraph", "import holdfast.adapters.langgraph_import"],
     "crewai": ["import holdfast.adapters.crewai"],
     "a2a": ["import holdfast.adapters.a2a"],

@@ -1,4 +1,4 @@
-"""Manifests are read from YAML and JSON as plain values; what is not valid is one typed error that names its place."""
+"""Manifests are read from YAML and JSON as plain values; invalid ones are one typed error that names its place."""
 
 from __future__ import annotations
 

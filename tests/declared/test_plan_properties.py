@@ -1,4 +1,4 @@
-"""Properties of applying: any sequence of sets leads to the rows of the last one, plus what was made by hand."""
+"""Properties of applying: any sequence of sets leads to the rows of the last one, beside those made by hand."""
 
 from __future__ import annotations
 

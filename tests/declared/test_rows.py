@@ -29,7 +29,7 @@ IN_CLUSTER = values_of(lambda *name: KEYS.get(name))
 
 
 def applied(*given: dict[str, Any], values: Values = IN_CLUSTER) -> dict[str, ResourceToApply]:
-    """Return what is applied for these manifests, by reference."""
+    """Return the resources to apply for these manifests, by reference."""
     found = resources(*given)
     ready, errors = declarations(found, values, models_of(found))
     for error in errors.values():

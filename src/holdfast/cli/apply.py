@@ -112,10 +112,10 @@ def _apply_files(handle: TenantHandle, path: Path, options: dict[str, Any]) -> S
     from holdfast.declared import applying, documents, resources, values
 
     namespace = options["namespace"] or resources.DEFAULT_NAMESPACE
-    found = resources.read_resources(documents.read_documents(path, handle.limits), namespace)
+    manifests = resources.read_resources(documents.read_documents(path, handle.limits), namespace)
     return applying.apply(
         handle,
-        found,
+        manifests,
         values.local_values(options["secrets"], handle.limits),
         source=options["source"] or str(path.resolve()),
         prune=options["prune"],
@@ -152,12 +152,12 @@ def _keeper(
 ) -> Keeper:
     from holdfast.declared.keeper import Keeper
 
-    shown: list[Any] = []
+    is_first = [True]
 
     def on_applied(changes: Sequence[AppliedChange]) -> None:
-        if not shown or any(change.action != "unchanged" for change in changes):
+        if is_first[0] or any(change.action != "unchanged" for change in changes):
             show(changes, dry_run=options["dry_run"])
-        shown[:] = [True]
+        is_first[0] = False
 
     def on_error(error: Exception) -> None:
         errors[:] = [error]

@@ -8,3 +8,19 @@ A manifest passes through four steps:
    (``values``).
 4. ``acme.declared.apply`` brings the rows of a tenant to it.
 """
+
+from .applying import apply
+from .documents import read_documents
+from .resources import Resource, read_resources
+from .values import Reference, Values, local_values, values_of
+
+__all__ = [
+    "Reference",
+    "Resource",
+    "Values",
+    "apply",
+    "local_values",
+    "read_documents",
+    "read_resources",
+    "values_of",
+]

@@ -35,9 +35,9 @@ def apply(
         InvalidInput: a value is not valid, or two resources are the same row; nothing was changed.
         Conflict: a resource belongs to another source; nothing was changed.
     """
-    found = _all(*declarations(resources, values, known_models(tenant, resources)))
+    ready = _all(*declarations(resources, values, known_models(tenant, resources)))
     kinds = [*KINDS] if prune else []
-    return tenant.declared.apply(found, source=source, prune=kinds, take_over=take_over, dry_run=dry_run)
+    return tenant.declared.apply(ready, source=source, prune=kinds, take_over=take_over, dry_run=dry_run)
 
 
 async def complete(tenant: AsyncTenantHandle, resources: Sequence[Resource], values: Values) -> list[ResourceToApply]:
@@ -54,13 +54,13 @@ def declarations(
     resources: Sequence[Resource], values: Values, models: Models
 ) -> tuple[list[ResourceToApply], dict[str, InvalidManifest]]:
     """Return the resources with their rows, and the errors of those that refer to what does not exist, by reference."""
-    found, errors = [], {}
+    ready, errors = [], {}
     for resource in resources:
         try:
-            found.append(declaration(resource, values, models))
+            ready.append(declaration(resource, values, models))
         except InvalidManifest as error:
             errors[resource.ref] = error
-    return found, errors
+    return ready, errors
 
 
 def known_models(tenant: TenantHandle, resources: Sequence[Resource]) -> Models:
@@ -80,7 +80,7 @@ def _models(resources: Sequence[Resource], rows: Iterable[DeclaredResource]) -> 
     return {**{row.ref: str(row.spec["model"]) for row in rows}, **models_of(resources)}
 
 
-def _all(found: list[ResourceToApply], errors: dict[str, InvalidManifest]) -> list[ResourceToApply]:
+def _all(ready: list[ResourceToApply], errors: dict[str, InvalidManifest]) -> list[ResourceToApply]:
     for error in errors.values():
         raise error
-    return found
+    return ready

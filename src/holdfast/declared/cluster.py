@@ -55,12 +55,12 @@ class Cluster:
         for version in {version for kind in KINDS.values() for version in kind.versions}:
             with _translated(f"the kinds of {GROUP}/{version}"):
                 try:
-                    found = self._read(self._custom.get_api_resources, GROUP, version)
+                    kinds = self._read(self._custom.get_api_resources, GROUP, version)
                 except ApiException as error:
                     if error.status != 404:
                         raise
                     continue
-                served[version] = {item["name"] for item in found.get("resources", [])}
+                served[version] = {item["name"] for item in kinds.get("resources", [])}
         newest = {
             kind.name: next((version for version in kind.versions if kind.plural in served.get(version, ())), None)
             for kind in KINDS.values()
@@ -113,12 +113,12 @@ class Cluster:
         method = self._core.read_namespaced_secret if kind == "Secret" else self._core.read_namespaced_config_map
         with _translated(f"{kind} {namespace}/{name}"):
             try:
-                found = self._read(method, name, namespace)
+                item = self._read(method, name, namespace)
             except ApiException as error:
                 if error.status == 404:
                     return None
                 raise
-            data = found.get("data") or {}
+            data = item.get("data") or {}
             if kind == "Secret":
                 return {key: b64decode(value).decode() for key, value in data.items()}
             return dict(data)

@@ -28,7 +28,7 @@ class Keeper:
     """Applies a source whenever it changes.
 
     Args:
-        on_applied: called with what was done, also if nothing was.
+        on_applied: called with the changes of each application, even if there are none.
         on_error: called with each error; it may be called by several threads. A source with an error changes nothing, and
             nothing of a resource with an error is changed.
     """
@@ -81,14 +81,14 @@ class Keeper:
         if snapshot is None:
             return
         models = known_models(self._tenant, snapshot.resources)
-        found, refused = declarations(snapshot.resources, snapshot.values, models)
+        ready, refused = declarations(snapshot.resources, snapshot.values, models)
         errors: dict[str, HoldfastError] = {**snapshot.errors, **refused}
         for error in errors.values():
             if snapshot.is_whole:
                 raise error
             self._on_error(error)
         changes = self._tenant.declared.apply(
-            found,
+            ready,
             source=self._source.name,
             prune=snapshot.prune,
             keep=[*errors],

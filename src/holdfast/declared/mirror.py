@@ -2,7 +2,7 @@
 
 The rules are those of Kubernetes: a list has a resource version, and a watch from that version delivers every later change.
 Each event, a bookmark included, carries the version to go on from. If the cluster has forgotten that version (status 410),
-the objects must be listed again; what is missing in the new list was deleted meanwhile.
+the objects must be listed again; an object that is missing in the new list was deleted meanwhile.
 """
 
 from __future__ import annotations

@@ -183,11 +183,11 @@ def _kind_of(place: Place, value: Any) -> tuple[Kind, str]:
     group, _, version = value["apiVersion"].rpartition("/")
     kind = KINDS.get(value["kind"])
     if kind is None or group != GROUP:
-        known = ", ".join(KINDS)
-        raise place.error(f"{value['apiVersion']} {value['kind']} is unknown; the kinds of {GROUP} are {known}", "kind")
+        names = ", ".join(KINDS)
+        raise place.error(f"{value['apiVersion']} {value['kind']} is unknown; the kinds of {GROUP} are {names}", "kind")
     if version not in kind.versions:
-        known = ", ".join(f"{GROUP}/{item}" for item in kind.versions)
-        raise place.error(f"{kind.name} has no version {version!r}; it has {known}", "apiVersion")
+        names = ", ".join(f"{GROUP}/{item}" for item in kind.versions)
+        raise place.error(f"{kind.name} has no version {version!r}; it has {names}", "apiVersion")
     return kind, version
 
 

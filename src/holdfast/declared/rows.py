@@ -72,7 +72,7 @@ def declaration(resource: Resource, values: Values, models: Models) -> ResourceT
         InvalidManifest: a value or a ``ModelConfig`` that it refers to does not exist.
     """
     rows, secrets = _ROWS[resource.kind](resource, resource.parsed(resource.schema()), values, models)
-    given = {path: secret.reveal() for path, secret in {**resource.secrets, **secrets}.items()}
+    plain = {path: secret.reveal() for path, secret in {**resource.secrets, **secrets}.items()}
     metadata = {"labels": resource.labels, "annotations": resource.annotations}
     return ResourceToApply(
         kind=resource.kind,
@@ -81,7 +81,7 @@ def declaration(resource: Resource, values: Values, models: Models) -> ResourceT
         api_version=f"{GROUP}/{resource.version}",
         metadata={name: value for name, value in metadata.items() if value},
         spec=resource.spec,
-        secrets=Secret(given) if given else None,
+        secrets=Secret(plain) if plain else None,
         rows=rows,
     )
 
@@ -240,8 +240,8 @@ def _server(resource: Resource, description: str) -> dict[str, Any]:
 
 
 def _milliseconds(duration: str | None) -> int:
-    given = seconds(duration)
-    return 30_000 if given is None else max(1, round(given * 1_000))
+    duration_s = seconds(duration)
+    return 30_000 if duration_s is None else max(1, round(duration_s * 1_000))
 
 
 def _agent(resource: Resource, spec: Any, values: Values, known: Models) -> Any:
@@ -315,17 +315,17 @@ def _key(
 
 def _all(resource: Resource, values: Values, given: Sequence[Any] | None, path: str) -> dict[str, str]:
     """Return the values of headers or variables."""
-    found = {}
+    result = {}
     for index, item in enumerate(given or ()):
         source = item.value_from
         if source is None:
-            found[item.name] = item.value or ""
+            result[item.name] = item.value or ""
             continue
         where = f"{path}[{index}].valueFrom"
-        found[item.name] = values(
+        result[item.name] = values(
             reference(source.type, resource.namespace, source.name, source.key, resource.place, where)
         )
-    return found
+    return result
 
 
 _ROWS: Mapping[str, Callable[..., Any]] = {

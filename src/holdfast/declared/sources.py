@@ -31,7 +31,7 @@ class SourceState(Struct, frozen=True, kw_only=True):
     resources: Sequence[Resource]
     values: Values
     prune: Sequence[str]
-    """The kinds that are complete: what is missing of these was deleted."""
+    """The complete kinds: a resource of these that is missing was deleted."""
     errors: Mapping[str, HoldfastError] = {}
     """Resources that are not valid, by reference: their rows stay as they are."""
     is_whole: bool = True
@@ -104,10 +104,10 @@ class FolderSource:
     def _state(self) -> Sequence[tuple[Any, ...]]:
         """Return what changes when a file is written, moved or deleted."""
         try:
-            found = [(path, path.stat()) for path in manifest_files(self._path)]
+            files = [(path, path.stat()) for path in manifest_files(self._path)]
         except (OSError, InvalidManifest) as error:
             return [(type(error).__name__,)]
-        return [(str(path), info.st_mtime_ns, info.st_size, info.st_ino) for path, info in found]
+        return [(str(path), info.st_mtime_ns, info.st_size, info.st_ino) for path, info in files]
 
 
 class ReadableCluster(Protocol):
@@ -168,10 +168,10 @@ class ClusterSource:
     def _values(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         key = (kind, namespace, name)
         if key not in self._keys:
-            found = self._cluster.keys(kind, namespace, name)
-            if found is None:
+            content = self._cluster.keys(kind, namespace, name)
+            if content is None:
                 return None
-            self._keys[key] = found
+            self._keys[key] = content
         return self._keys[key]
 
     def _discover(self, changed: Event, stop: Event, report: Report) -> None:

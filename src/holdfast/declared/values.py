@@ -61,12 +61,12 @@ def values_of(keys: Keys) -> Values:
         if reference.key and not _KEY.fullmatch(reference.key):
             raise reference.error(f"{reference.key!r} is not a valid key")
         try:
-            found = keys(reference.kind, reference.namespace, reference.name)
+            content = keys(reference.kind, reference.namespace, reference.name)
         except Forbidden as error:
             raise reference.error(str(error)) from None
-        if found is None:
+        if content is None:
             raise reference.error("it does not exist")
-        return _selected(reference, found)
+        return _selected(reference, content)
 
     return value
 
@@ -89,10 +89,10 @@ def local_values(folder: Path | None, limits: Limits) -> Values:
 
     def value(reference: Reference) -> str:
         if reference.name.startswith(_VARIABLE):
-            found = os.environ.get(reference.name.removeprefix(_VARIABLE))
-            if not found:
+            variable = os.environ.get(reference.name.removeprefix(_VARIABLE))
+            if not variable:
                 raise reference.error("the environment variable is not set, or empty")
-            return found
+            return variable
         if reference.name.startswith(_FILE):
             path = Path(reference.place.file).parent / reference.name.removeprefix(_FILE)
             try:
@@ -109,16 +109,16 @@ def local_values(folder: Path | None, limits: Limits) -> Values:
     return value
 
 
-def _selected(reference: Reference, found: Mapping[str, str]) -> str:
+def _selected(reference: Reference, content: Mapping[str, str]) -> str:
     if reference.key:
-        if reference.key not in found:
+        if reference.key not in content:
             raise reference.error(f"it has no key {reference.key!r}")
-        return found[reference.key]
+        return content[reference.key]
     if reference.whole:
-        return json.dumps(dict(sorted(found.items())))
-    if len(found) != 1:
-        raise reference.error(f"it has {len(found)} keys, and none is named")
-    return next(iter(found.values()))
+        return json.dumps(dict(sorted(content.items())))
+    if len(content) != 1:
+        raise reference.error(f"it has {len(content)} keys, and none is named")
+    return next(iter(content.values()))
 
 
 def _read(path: Path, limits: Limits) -> str:

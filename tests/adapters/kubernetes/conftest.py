@@ -72,7 +72,7 @@ class Kept:
         return changes
 
     def until_changed(self, *refs: str) -> list[AppliedChange]:
-        """Wait until all of these resources were changed; return what was changed."""
+        """Wait until all of these resources were changed; return their changes."""
         changes: list[AppliedChange] = []
         while not {*refs} <= {change.ref for change in changes}:
             changes += self._next()

@@ -206,7 +206,7 @@ async def fields_that_no_resource_sets_keep_what_they_were_given_by_hand(world: 
     assert set(actions(await acme.declared.apply([described, model("m1")], source="files")).values()) == {"unchanged"}
     only(await acme.declared.apply([agent("a1", "Be brief."), model("m1")], source="files"), "changed")
     row = await acme.agents.get("a1")
-    assert (row.system, row.description, row.budget_monthly_cents) == ("Be brief.", "", 100), "what was set, is unset"
+    assert (row.system, row.description, row.budget_monthly_cents) == ("Be brief.", "", 100), "reset"
     assert (row.tags, row.metadata["mine"]) == (["mine"], 1)
     assert (await acme.models.get(known.id)).input_price_micros == 5
     await acme.agents.delete("a1")
@@ -269,7 +269,7 @@ async def a_resource_that_comes_back_gets_its_rows_back(world: World) -> None:
     assert set(actions(back).values()) == {"created"}
     assert [row.id for row in await acme.mcp_servers.list()] == [row.id for row in before]
     await acme.declared.apply([], source="files", prune=KINDS)
-    assert await acme.agents.count() == 0, "what was restored is still what apply made"
+    assert await acme.agents.count() == 0, "apply made the restored rows, too"
 
 
 @contract()

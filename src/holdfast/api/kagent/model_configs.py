@@ -134,8 +134,8 @@ async def _apply(
 ) -> DeclaredResource:
     """Apply a model configuration with the keys of the request."""
     keys: dict[str, dict[str, str]] = {}
-    for given in body.secrets:
-        keys.setdefault(given.name, {})[given.key] = given.value
+    for material in body.secrets:
+        keys.setdefault(material.name, {})[material.key] = material.value
     spec = put_back_secrets(body.spec, secrets)
     if body.api_key:
         # As in kagent: an inline key belongs to a Secret with the name of the configuration.

@@ -133,9 +133,9 @@ async def list_agents_of_kagent(request: KagentRequest) -> Response:
     declared = {row.ref: row for row in await request.tenant.declared.list(where=where)}
     by_id = {agent_id(f"{row.namespace}/{row.name}"): row for row in declared.values() if row.kind == "Agent"}
     namespace = request.query.get("namespace", "")
-    wanted = [agent for agent in agents if not namespace or getattr(by_id.get(agent.id), "namespace", "") == namespace]
-    found = [_wire_agent(agent, by_id.get(agent.id), declared) for agent in wanted]
-    return success(found, "Successfully listed agents")
+    chosen = [agent for agent in agents if not namespace or getattr(by_id.get(agent.id), "namespace", "") == namespace]
+    listed = [_wire_agent(agent, by_id.get(agent.id), declared) for agent in chosen]
+    return success(listed, "Successfully listed agents")
 
 
 @route("POST", "/api/agents")

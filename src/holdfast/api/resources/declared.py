@@ -1,4 +1,4 @@
-"""Declared resources: what was applied, and applying manifests."""
+"""Declared resources, and applying manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Manifests(Struct, frozen=True, forbid_unknown_fields=True):
     """Manifests of kagent's custom resources to apply."""
 
     source: Annotated[
-        Name, Meta(description="The name of the set of manifests; `prune` deletes only what is of this set.")
+        Name, Meta(description="The name of the set of manifests; `prune` deletes only resources of this set.")
     ]
     manifests: Annotated[
         list[dict[str, Any]], Meta(description="Objects with `apiVersion`, `kind`, `metadata`, `spec`.")
@@ -43,7 +43,7 @@ class Manifests(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AppliedChanges(Struct, frozen=True):
-    """What was done with each resource, and with those that were deleted."""
+    """The change of each resource, and of those that were deleted."""
 
     changes: list[AppliedChange]
 

@@ -51,8 +51,8 @@ class ToolServerConfig(Part):
     streamable_http: StreamableHttp | None = None
 
     def __post_init__(self) -> None:
-        given = [item for item in (self.stdio, self.sse, self.streamable_http) if item is not None]
-        require(len(given) == 1, "give one of stdio, sse and streamableHttp")
+        transports = [item for item in (self.stdio, self.sse, self.streamable_http) if item is not None]
+        require(len(transports) == 1, "give one of stdio, sse and streamableHttp")
 
 
 class ToolServerSpec(Part):

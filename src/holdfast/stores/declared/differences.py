@@ -37,6 +37,6 @@ def secret_differences(before: Mapping[str, Any], after: Mapping[str, Any], path
     changes = []
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
-            shown = [MASK if name in secrets else None for secrets in (before, after)]
-            changes.append(FieldChange(f"{path}.{name.replace('/', '.')}", *shown))
+            masks = [MASK if name in secrets else None for secrets in (before, after)]
+            changes.append(FieldChange(f"{path}.{name.replace('/', '.')}", *masks))
     return changes

@@ -114,10 +114,10 @@ async def make_plan(
         InvalidInput: two resources have the same name, or bring about the same row; or a row is not valid.
         Conflict: a resource belongs to another source.
     """
-    wanted = _named_rows(request.declarations)
+    named = _named_rows(request.declarations)
     current = {row.ref: row for row in await _current(connection, declared, request)}
     owned = {ref: own_rows(row) for ref, row in current.items()}
-    names = {*wanted, *((own.store, tuple(own.name)) for rows in owned.values() for own in rows)}
+    names = {*named, *((own.store, tuple(own.name)) for rows in owned.values() for own in rows)}
     rows = await read_rows(connection, stores, names)
     plans = [
         _plan(item, current.get(item.ref), owned.get(item.ref, []), rows, stores, request)
@@ -129,7 +129,7 @@ async def make_plan(
 
 
 def own_rows(resource: Any) -> list[OwnRow]:
-    """Return the rows of a declared resource. What was written by hand and does not name a row is left out."""
+    """Return the rows of a declared resource. An entry that was written by hand and names no row is left out."""
     rows = []
     for item in resource.rows.values():
         try:
@@ -188,11 +188,11 @@ def _named_rows(declarations: Sequence[ResourceToApply]) -> set[tuple[str, Name]
 
 async def _current(connection: Connection, declared: Store, request: ApplyRequest) -> list[Any]:
     """Read the resources of the request, and all others of its source if it prunes."""
-    found: list[Any] = []
+    rows: list[Any] = []
     if request.prune:
-        found = await read_all(connection, declared, [column("source").eq(request.source)])
-    missing = {item.ref for item in request.declarations} - {row.ref for row in found} | {*request.remove}
-    return found + await read_where(connection, declared, "ref", missing)
+        rows = await read_all(connection, declared, [column("source").eq(request.source)])
+    missing = {item.ref for item in request.declarations} - {row.ref for row in rows} | {*request.remove}
+    return rows + await read_where(connection, declared, "ref", missing)
 
 
 def _is_pruned(row: Any, request: ApplyRequest) -> bool:
@@ -212,20 +212,20 @@ def _plan(
             f"{item.ref} belongs to the source {current.source!r}: apply it there, or take it over (--take-over)",
             reason="source",
         )
-    known = {(own.store, tuple(own.name)): own for own in owned}
+    owned_by_name = {(own.store, tuple(own.name)): own for own in owned}
     plan = ResourcePlan(declaration=item, current=current, change=AppliedChange(ref=item.ref, action="unchanged"))
     drift: list[FieldChange] = []
     for new in item.rows:
         target = target_of(new)
         name = target.name_of(new)
-        row, own = rows.get(target.name, name), known.get((target.name, name))
-        given = given_fields(stores[target.name], new)
-        managed = {*given, *([] if own is None else own.fields)}
+        row, own = rows.get(target.name, name), owned_by_name.get((target.name, name))
+        fields_given = given_fields(stores[target.name], new)
+        managed = {*fields_given, *([] if own is None else own.fields)}
         linked = rows.linked(new)
         changes = {} if linked is None else _checked_fields(item, stores[target.name], linked, row, managed)
         is_made = row is None if own is None else own.is_made
         must_be_written = row is None or bool(changes)
-        plan.rows.append(RowChange(target, name, new, is_made, given, own, must_be_written))
+        plan.rows.append(RowChange(target, name, new, is_made, fields_given, own, must_be_written))
         drift += [] if row is None else _shown(target.name, changes)
     names = {(row.target.name, row.name) for row in plan.rows}
     plan.deletions = [own for own in owned if (own.store, tuple(own.name)) not in names and own.is_made]
@@ -261,12 +261,12 @@ def _action(current: Any, plan: ResourcePlan, was_adopted: bool, is_changed: boo
 
 def _declared_changes(current: Any, item: ResourceToApply) -> list[FieldChange]:
     """Return what differs between a declared resource and a declaration."""
-    secrets, given = ({} if one.secrets is None else one.secrets.reveal() for one in (current, item))
+    before, after = ({} if one.secrets is None else one.secrets.reveal() for one in (current, item))
     return [
         *differences(current.api_version, item.api_version, "apiVersion"),
         *differences(current.metadata, item.metadata, "metadata"),
         *differences(current.spec, item.spec, "spec"),
-        *secret_differences(secrets, given, "spec"),
+        *secret_differences(before, after, "spec"),
     ]
 
 

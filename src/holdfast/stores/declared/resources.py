@@ -139,7 +139,7 @@ class AsyncDeclaredResources(
             dry_run: only return what would be done.
 
         Returns:
-            What was done with each resource, in the order of ``declarations``, followed by those that were deleted.
+            The change of each resource, in the order of ``declarations``, followed by the deleted ones.
 
         Raises:
             InvalidInput: two resources are the same row, or a value is not valid.
@@ -164,7 +164,7 @@ class AsyncDeclaredResources(
         return [plan.change for plan in plans]
 
     async def remove(self, refs: Sequence[str]) -> Sequence[AppliedChange]:
-        """Delete resources of any source with the rows that they made, in one transaction. What was deleted before is skipped.
+        """Delete resources of any source with the rows that they made, in one transaction. Missing ones are skipped.
 
         Raises:
             LimitExceeded: there are more than ``batch_rows``.
@@ -257,18 +257,18 @@ class AsyncDeclaredResources(
         """Add to the plan of a new resource which rows it had before it was deleted, so that these are restored."""
         assert plan.declaration is not None
         deleted = await self._one(connection, self.queries.lock_deleted, self._at([plan.declaration.ref]))
-        known = {} if deleted is None else {(own.store, tuple(own.name)): own for own in own_rows(deleted)}
-        plan.rows = [structs.replace(row, known=known.get((row.target.name, row.name))) for row in plan.rows]
+        owned = {} if deleted is None else {(own.store, tuple(own.name)): own for own in own_rows(deleted)}
+        plan.rows = [structs.replace(row, known=owned.get((row.target.name, row.name))) for row in plan.rows]
 
 
 async def _put(connection: Connection, acting: ActorContext, store: Any, change: RowChange, rows: CurrentRows) -> Any:
     """Create or restore a row, and change the fields that its resource sets and does not set any more."""
-    current, new, known = rows.get(change.target.name, change.name), rows.linked(change.new), change.known
-    if current is None and known is not None and hasattr(store, "restore"):
-        current = await _try(connection, within(store.restore)(connection, acting, known.id))
+    current, new, own = rows.get(change.target.name, change.name), rows.linked(change.new), change.known
+    if current is None and own is not None and hasattr(store, "restore"):
+        current = await _try(connection, within(store.restore)(connection, acting, own.id))
     if current is None:
         return await within(store.upsert)(connection, acting, new)
-    managed = {*change.fields, *(() if known is None else known.fields)}
+    managed = {*change.fields, *(() if own is None else own.fields)}
     values = {name: after for name, (_, after) in changed_fields(store, new, current, managed).items()}
     return await within(store.update)(connection, acting, current.id, change=store.change_type(**values))
 

@@ -1,4 +1,4 @@
--- What refers to the rows that a declared resource brings about. Each query is named after the store of the row and after what it
+-- Rows that refer to the rows of a declared resource. Each query is named after the store of the row and after the rows that it
 -- counts.
 
 -- name: agents_dependents_sessions

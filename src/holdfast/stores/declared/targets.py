@@ -90,15 +90,21 @@ async def read_rows(
     for target_name, name in names:
         by_target.setdefault(target_name, set()).add(name)
     for target in TARGETS:
-        wanted = by_target.get(target.name, set())
+        target_names = by_target.get(target.name, set())
         if target.kind is AsyncModels:
-            providers = {name: rows.get("providers", [name]) for name, _ in wanted}
+            providers = {name: rows.get("providers", [name]) for name, _ in target_names}
             ids = {row.id for row in providers.values() if row is not None}
-            more = [column("name").is_in(sorted({name for _, name in wanted})[:CHUNK])] if len(wanted) <= CHUNK else []
-            found = await read_where(connection, stores[target.name], "provider", ids, more)
+            more = (
+                [column("name").is_in(sorted({name for _, name in target_names})[:CHUNK])]
+                if len(target_names) <= CHUNK
+                else []
+            )
+            matches = await read_where(connection, stores[target.name], "provider", ids, more)
         else:
-            found = await read_where(connection, stores[target.name], target.fields[0], {name[0] for name in wanted})
-        for row in found:
+            matches = await read_where(
+                connection, stores[target.name], target.fields[0], {name[0] for name in target_names}
+            )
+        for row in matches:
             rows.put(target, row)
     return rows
 
@@ -107,11 +113,11 @@ async def read_where(
     connection: Connection, store: Store, field: str, values: Iterable[str], more: Sequence[Filter] = ()
 ) -> list[Any]:
     """Read the rows whose field has one of these values."""
-    ordered, found = sorted(values), []
+    ordered, rows = sorted(values), []
     for start in range(0, len(ordered), CHUNK):
         chunk = column(field).is_in(ordered[start : start + CHUNK])
-        found += await read_all(connection, store, [chunk, *more])
-    return found
+        rows += await read_all(connection, store, [chunk, *more])
+    return rows
 
 
 async def read_all(connection: Connection, store: Store, where: Sequence[Filter]) -> list[Any]:
