@@ -22,6 +22,7 @@ NOT_NEEDED = {
     "asyncpg",
     "click",
     "httptools",
+    "jsonschema_rs",
     "psycopg",
     "psycopg_pool",
     "rich",

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from holdfast import AsyncHoldfast, Holdfast, NewA2APushConfig, NewChannelInstance
 from holdfast.encryption import Secret
-from holdfast.types import McpServerChange, NewMcpServer, NewProvider, ProviderChange
+from holdfast.types import McpServerChange, NewCustomTool, NewMcpServer, NewProvider, NewSecureCLI, ProviderChange
 from tests.canaries.observing import AGENT, KAGENT_TENANT, TENANT, Scene
+from tests.declared.manifests import FULL, SECRET
 
 Plant = Callable[[Scene, str], None]
 
@@ -73,6 +75,16 @@ def library_mcp_servers(scene: Scene, secret: str) -> None:
         changed = servers.update(row.id, change=McpServerChange(api_key=Secret(secret)))
         scene.say(repr([row, changed, *servers.list()]))
         scene.expect(changed.env == Secret({"TOKEN": secret}))
+
+
+@door()
+def library_tools(scene: Scene, secret: str) -> None:
+    with scene.library() as hf:
+        acme, name, env = hf.tenant(TENANT), scene.name("tool"), Secret({"TOKEN": secret})
+        tool = acme.custom_tools.create(NewCustomTool(name.replace("-", "_"), "true", env=env))
+        program = acme.secure_cli.create(NewSecureCLI(name, env=env))
+        scene.say(repr([tool, program, *acme.custom_tools.list(), *acme.secure_cli.list()]))
+        scene.expect(acme.secure_cli.reveal(program.id) == {"env": {"TOKEN": secret}})
 
 
 @door()
@@ -274,6 +286,31 @@ def cli_refusals(scene: Scene, secret: str) -> None:
         "secrets", "set", name, "--value-env", "CANARY", fails=True, CANARY=secret, HOLDFAST_ENCRYPTION_KEY=""
     )
     scene.command("secrets", "list", fails=True, HOLDFAST_ENCRYPTION_KEY=secret)
+
+
+@door(1)
+def cli_apply(scene: Scene, secret: str) -> None:
+    """Manifests of every kind, with a secret wherever one can be, and references to Secrets and ConfigMaps."""
+    folder = Path(scene.secret_file("")).with_name("values")
+    for name, content in {"keys/token": secret, "other/keys/token": secret, "config/region": "eu"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+    def manifests(value: str) -> str:
+        text = json.dumps(FULL).replace(json.dumps(SECRET), json.dumps(value))
+        return scene.secret_file("\n---\n".join(json.dumps(document) for document in json.loads(text)), ".yaml")
+
+    options = ("--secrets", str(folder), "--source", "canaries")
+    scene.command("apply", "-f", manifests(secret), "--dry-run", *options)
+    scene.command("apply", "-f", manifests(secret), *options)
+    scene.command("apply", "-f", manifests(f"{secret} changed"), *options)
+    scene.command("apply", "-f", manifests(secret), "--json", *options)
+    scene.ask("GET", "/declared-resources")
+    broken = json.loads(json.dumps(FULL[1]).replace(json.dumps(SECRET), json.dumps(secret)))
+    broken["spec"]["azureOpenAI"]["azureAdToken"] = {"token": secret}
+    scene.command("apply", "-f", scene.secret_file(json.dumps(broken), ".yaml"), *options, fails=True)
+    broken["spec"]["unknown"] = secret
+    scene.command("apply", "-f", scene.secret_file(json.dumps(broken), ".yaml"), *options, fails=True)
 
 
 # Bundles

@@ -155,11 +155,11 @@ class Scene:
         self.places.setdefault("output of commands", []).append(output)
         self.places.setdefault("arguments of processes", []).extend(seen)
 
-    def secret_file(self, content: str) -> str:
+    def secret_file(self, content: str, suffix: str = "") -> str:
         """Write a file that is not searched, and return its name."""
         folder = self._folder.with_name(f"{self._folder.name} secrets")
         folder.mkdir(exist_ok=True)
-        file = folder / self.name("file")
+        file = folder / f"{self.name('file')}{suffix}"
         file.write_text(content)
         return str(file)
 

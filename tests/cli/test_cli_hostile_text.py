@@ -152,6 +152,7 @@ def walk(setup: Setup) -> Iterator[list[str]]:
     yield ["channels", "delete", HOSTILE, "--yes"]
     yield from walk_tools(setup.folder / "tools.json")
     yield from walk_mcp(setup)
+    yield from walk_manifests(setup.folder / "manifests")
     yield ["secrets", "set", f"2 {HOSTILE}", "--value-env", "HOSTILE_VALUE"]
     yield ["secrets", "get", HOSTILE]
     yield ["secrets", "list"]
@@ -222,6 +223,16 @@ def walk_mcp(setup: Setup) -> Iterator[list[str]]:
         yield ["mcp", "requests", name, id]
 
 
+def walk_manifests(folder: Path) -> Iterator[list[str]]:
+    """Yield ``apply`` with a manifest that is valid, and with one that is not."""
+    folder.mkdir()
+    model = {"apiVersion": "kagent.dev/v1alpha2", "kind": "ModelConfig", "metadata": {"name": "model"}}
+    for name, provider in (("valid", "Ollama"), ("invalid", HOSTILE)):
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps({**model, "spec": {"provider": provider, "model": HOSTILE}}))
+        yield ["apply", "--file", str(path)]
+
+
 def test_no_command_prints_control_characters(setup: Setup) -> None:
     walked: set[str] = set()
     outputs: dict[str, str] = {}
@@ -257,11 +268,11 @@ def test_no_command_prints_control_characters(setup: Setup) -> None:
 
 def command_words(arguments: list[str]) -> list[str]:
     """Return the words of a command without its arguments."""
-    if arguments[0] in ("version", "completion", "doctor", "export"):
+    if arguments[0] in ("version", "completion", "doctor", "export", "apply"):
         return arguments[:1]
-    return arguments[: 3 if arguments[1] in ("grants", "requests") else 2]
-    nested = {"version": 1, "completion": 1, "doctor": 1, "export": 1, "tools": 3}
-    return arguments[: nested.get(arguments[0], 2)]
+    if arguments[0] == "tools" or arguments[1] in ("grants", "requests"):
+        return arguments[:3]
+    return arguments[:2]
 
 
 def test_an_error_with_hostile_text_is_one_escaped_line(setup: Setup) -> None:

@@ -216,7 +216,7 @@ def test_agents_with_a_tag_are_listed_from_keys_in_order(sqlite: Any, name: str)
     clause = kind.filters.compile([column("tags").contains("x")], {}, Dialect.SQLITE, Limits())
     actual = plan(sqlite, kind.queries.by_name[name].statement(Dialect.SQLITE, clause))
     assert "t USING PRIMARY KEY (tenant_id=? AND tag=?)" in actual
-    assert "agents USING PRIMARY KEY (tenant_id=? AND id=?)" in actual
+    assert "agents USING INDEX sqlite_autoindex_agents_1 (tenant_id=? AND id=?)" in actual, "by the primary key"
     assert "SCAN" not in actual
     assert "B-TREE" not in actual
 

@@ -29,8 +29,11 @@ def _delete(world: World) -> Arguments | None:
 
 @maker("context_files.seed", before="context_files.set")
 def _seed(world: World) -> Arguments | None:
-    agent = _agent(world)
-    return None if agent is None else ((agent.id, world.random.choice(USERS)), {})
+    """Usually for a user who has no copies yet."""
+    files = [file for agent in world.tenant.agents.list() for file in world.tenant.context_files.list(agent.id)]
+    templates = [file.agent for file in files if file.file_name == USER_FILE]
+    user = world.random.choice((*USERS, *(f"user {number}" for number in range(20))))
+    return ((world.random.choice(templates), user), {}) if templates else None
 
 
 @maker("profiles.get_or_create", before="agents.create")

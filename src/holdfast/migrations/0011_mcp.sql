@@ -18,8 +18,6 @@ CREATE TABLE mcp_servers (
     tool_prefix       {text} NOT NULL,
     timeout_ms        {int}  NOT NULL,
     settings          {json} NOT NULL,
-    -- What the server was declared with and no other column holds.
-    spec              {json} NOT NULL,
     is_enabled        {bool} NOT NULL,
     created_by        {text} NOT NULL,
     last_connected_at {time},

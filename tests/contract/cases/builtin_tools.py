@@ -89,6 +89,7 @@ async def a_refused_seed_changes_nothing(world: World) -> None:
         (None, InvalidInput, "tools"),
         ([{"name": "b"}], InvalidInput, "new"),
         ([NewBuiltinTool("b"), NewBuiltinTool("b")], InvalidInput, "tools"),
+        ([NewBuiltinTool(["b"])], InvalidInput, "name of a builtin tool"),  # type: ignore[arg-type]
         ([NewBuiltinTool("b"), NewBuiltinTool("x" * 31)], LimitExceeded, "name of a builtin tool"),
         ([NewBuiltinTool(name) for name in "bcd"], LimitExceeded, "tools"),
     ]

@@ -60,6 +60,7 @@ def _features(kind: type[Store]) -> set[object]:
     columns = {(item.kind, type(marker)) for item in declared.fields.values() for marker in (None, *item.markers)}
     optional = {("optional", item.kind) for item in declared.fields.values() if item.optional}
     shape = {("key", len(declared.key) > 1), ("natural", bool(declared.natural))}
+    shape |= {("live references", any(field.marker(References).live for field in declared.references))}
     return {*columns, *optional, *shape, ("soft", issubclass(kind, AsyncSoftRecords))}
 
 

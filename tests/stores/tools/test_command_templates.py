@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from time import process_time
 from typing import Any
 
 import pytest
@@ -123,6 +124,7 @@ REFUSED = [
     "echo &>{{.x}}",
     "cat <&{{.x}}",
     "a[{{.x}}]=1",
+    "a[ b {{.x}} ]=1",
     "[[ {{.x}} -eq 1 ]]",
     "echo it's {{.x}}",
     'echo "a\\" {{.x}}',
@@ -158,6 +160,24 @@ def test_a_placeholder_whose_value_could_not_be_quoted_is_refused(template: str)
 @pytest.mark.parametrize("template", ACCEPTED)
 def test_a_placeholder_that_is_a_word_is_accepted(template: str) -> None:
     parse(template, ["x"])
+
+
+LONG = ["a", "a[", "#", "a#", "#\n", "{{", "{{ ", "{{.", "[", "$", "<", ">&1 ", "\\\n", "''", '""', "; ", "é"]
+
+
+@pytest.mark.parametrize("piece", LONG)
+def test_a_long_template_is_checked_in_linear_time(piece: str) -> None:
+    def seconds(size: int) -> float:
+        template = "{{.x}} " + piece * (size // len(piece))
+        started = process_time()
+        try:
+            parse(template, ["x"])
+        except InvalidInput:
+            pass
+        return process_time() - started
+
+    small, large = (min(seconds(size) for _ in range(3)) for size in (8_000, 128_000))
+    assert large < 64 * small + 0.05, "16 times the size takes at most 64 times as long"
 
 
 PIECES = [

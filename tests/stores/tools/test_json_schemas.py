@@ -44,7 +44,7 @@ def test_a_keyword_has_its_meaning(schema: dict[str, Any], valid: Any, invalid: 
         check_instance(within, {"x": invalid}, "arguments")
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", [*DRAFTS, f"{DRAFTS[0]}#"])
 def test_older_drafts_are_accepted(draft: str) -> None:
     schema = {"$schema": draft, "$id": "https://example.com/tool", "definitions": {"a": {"type": "string"}}}
     schema |= {"properties": {"a": {"$ref": "#/definitions/a"}}}
@@ -82,6 +82,15 @@ RECURSIVE: list[dict[str, Any]] = [
 def test_a_recursive_schema_is_refused(schema: dict[str, Any]) -> None:
     with raises(InvalidInput, field="parameters"):
         check_schema(schema, "parameters", Limits())
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["#/allOf/0000000000001", "#/allOf/" + "9" * 5_000, "#/allOf/1", "#/allOf/x", "#/missing/x"],
+)
+def test_a_reference_to_a_missing_part_is_refused(reference: str) -> None:
+    with raises(InvalidInput, field="parameters"):
+        check_schema({"allOf": [{}], "properties": {"a": {"$ref": reference}}}, "parameters", Limits())
 
 
 @pytest.mark.parametrize(

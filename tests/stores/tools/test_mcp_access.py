@@ -1,4 +1,4 @@
-"""Who may use which MCP server: any grants compared with a plain model, and the cost of the answer."""
+"""Access to MCP servers: any grants compared with a plain model, and the cost of the answer."""
 
 from __future__ import annotations
 

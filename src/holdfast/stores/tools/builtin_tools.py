@@ -90,12 +90,12 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
             InvalidInput: the list is empty, without ``prune``, or names a tool twice.
             LimitExceeded: there are more tools than ``builtin_tools``.
         """
-        given = self._seeds(tools, prune=prune)
+        seeds = self._seeds(tools, prune=prune)
         existing = {
             row.name: row for row in self._rows(connection, await queries.lock_all.all(connection, self._now({})))
         }
         result = SeedResult([], [], [])
-        for name, new in given.items():
+        for name, new in seeds.items():
             params = self._now(self._new_values(new, acting))
             row = existing.get(name)
             if row is None:
@@ -109,7 +109,7 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
                 result.changed.append(name)
         if prune:
             for row in existing.values():
-                if row.name not in given:
+                if row.name not in seeds:
                     result.removed.append(row.name)
                     await self.queries.delete.all(connection, self._at((row.name,)))
                     await self._on_change(connection, acting, "deleted", row, ())
@@ -144,11 +144,12 @@ class AsyncBuiltinTools(Audited, AsyncRecords[BuiltinTool, NewBuiltinTool, Built
         if not tools and not prune:
             raise InvalidInput("tools is empty: pass prune=True to remove all builtin tools", field="tools")
         self._scope.limits.check("builtin_tools", len(tools), "tools")
-        given: dict[str, NewBuiltinTool] = {}
+        seeds: dict[str, NewBuiltinTool] = {}
         for tool in map(self._checked, tools):
-            if given.setdefault(tool.name, tool) is not tool:
+            self._at((tool.name,))  # raises an error for a name that is not a text
+            if seeds.setdefault(tool.name, tool) is not tool:
                 raise InvalidInput(f"tools contains {tool.name!r} twice", field="tools")
-        return given
+        return seeds
 
     async def _describe(
         self, connection: Connection, acting: ActorContext, row: BuiltinTool, params: dict[str, Any]

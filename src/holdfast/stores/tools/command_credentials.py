@@ -42,7 +42,7 @@ class WithCredentials(Struct, frozen=True, kw_only=True):
         return self.scrubber().stream()
 
     def scrubber(self) -> Scrubber:
-        """Return what removes the credentials. Those with fewer than ``MIN_SCRUBBED_CHARS`` characters are not removed."""
+        """Return a scrubber of the credentials. Those with fewer than ``MIN_SCRUBBED_CHARS`` characters are not removed."""
         return Scrubber(self._credentials().values())
 
     def _credentials(self) -> dict[str, str]:

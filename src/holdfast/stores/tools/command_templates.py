@@ -22,13 +22,13 @@ _PLACEHOLDER = r"\{\{[ \t]*\.(?P<name>[^{}\s]*)[ \t]*\}\}"
 _TOKEN = re.compile(
     rf"""(?P<placeholder>{_PLACEHOLDER})
     | (?P<variable>\$(?:[A-Za-z_]\w*|[0-9@*\#?$!-]|\{{[A-Za-z_]\w*\}}))
-    | (?P<refused>`|\$[({{\["']|\(\(|<<|\[\[(?=\s)|[A-Za-z_]\w*\[(?=[^\]]*\{{\{{)|&>|[$(<>&]\\\n
-        |[<>]&(?!(?:[0-9]+-?|-)(?:[\s;|&()<>]|$)))
+    | (?P<refused>`|\$[({{\["']|\(\(|<<|\[\[(?=\s)|&>|[$(<>&]\\\n|[<>]&(?!(?:[0-9]+-?|-)(?:[\s;|&()<>]|$)))
     | (?P<single>'[^']*')
     | (?P<double>"(?:[^"\\]|\\.)*")
     | (?P<unclosed>['"])
     | (?P<escape>\\.?)
-    | (?P<comment>\#[^\n]*)
+    | (?P<hash>\#)
+    | (?P<word>\w+)
     | (?P<other>.)""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
@@ -92,17 +92,21 @@ def _check_names(names: Collection[str], known: Collection[str]) -> None:
 
 
 def _check_places(template: str) -> None:
-    starts_word, at = True, 0
+    at, before, starts_word, in_subscript = 0, "", True, False
     while at < len(template):
         token = _TOKEN.match(template, at)
         assert token is not None  # any character matches
         kind, text = token.lastgroup or "", token.group()
-        if kind == "comment" and not starts_word:
-            kind, text = "other", "#"
+        if kind == "hash" and starts_word:
+            end = template.find("\n", at)
+            kind, text = "comment", template[at : end if end >= 0 else len(template)]
         _check_token(kind, text, template, at + len(text))
-        at += len(text)
+        if kind == "placeholder" and in_subscript:
+            raise _refusal(f"the placeholder {text} is within a subscript, which some shells evaluate")
+        in_subscript = text != "]" and (in_subscript or (text == "[" and before == "word"))
         if text != "\\\n":  # a line that is continued
             starts_word = kind == "other" and text in _ENDS_A_WORD
+        at, before = at + len(text), kind
 
 
 def _check_token(kind: str, text: str, template: str, end: int) -> None:

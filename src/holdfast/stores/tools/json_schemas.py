@@ -20,7 +20,7 @@ from ...extras import needs
 from ...limits import Limits
 
 DRAFTS = (
-    "http://json-schema.org/draft-07/schema#",
+    "http://json-schema.org/draft-07/schema",
     "https://json-schema.org/draft/2019-09/schema",
     "https://json-schema.org/draft/2020-12/schema",
 )
@@ -42,7 +42,7 @@ def check_schema(schema: Mapping[str, Any], field: str, limits: Limits) -> None:
     kinds = schema.get("type", "object")
     if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
         raise InvalidInput(f"{field}.type must be 'object': arguments have names", field=f"{field}.type")
-    if schema.get("$schema", DRAFTS[-1]) not in DRAFTS:
+    if str(schema.get("$schema", DRAFTS[-1])).removesuffix("#") not in DRAFTS:
         raise InvalidInput(f"{field}.$schema must be one of {', '.join(DRAFTS)}", field=f"{field}.$schema")
     _Unfolding(schema, field, limits).check()
     _validator(schema, field)
@@ -120,7 +120,7 @@ class _Unfolding:
             name = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping):
                 node = node.get(name)
-            elif isinstance(node, list) and name.isdecimal() and int(name[:9]) < len(node):
+            elif isinstance(node, list) and name.isdecimal() and len(name) < 10 and int(name) < len(node):
                 node = node[int(name)]
             else:
                 return None

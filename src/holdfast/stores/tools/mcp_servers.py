@@ -71,8 +71,6 @@ class McpServer(Struct, frozen=True):
     """A prefix of the tools' names, so that agents can tell the tools of several servers apart."""
     timeout_ms: Annotated[int, AtLeast(1), Limited("tool_timeout_ms")]
     settings: Annotated[dict[str, Any], Limited("metadata_bytes"), Metadata()]
-    spec: Annotated[dict[str, Any], Limited("metadata_bytes")]
-    """What the server was declared with and no other field holds."""
     is_enabled: Annotated[bool, Filterable()]
     created_by: Annotated[str, Limited("name_bytes"), Filterable(), DefaultsTo(actor="user")]
     last_connected_at: datetime | None
@@ -153,7 +151,6 @@ class NewMcpServer(Struct, frozen=True):
     tool_prefix: str = ""
     timeout_ms: int = 60_000
     settings: dict[str, Any] = {}
-    spec: dict[str, Any] = {}
     is_enabled: bool = True
     created_by: str | UnsetType = UNSET
     last_connected_at: datetime | UnsetType | None = UNSET
@@ -179,7 +176,6 @@ class McpServerChange(Struct, frozen=True):
     tool_prefix: str | UnsetType = UNSET
     timeout_ms: int | UnsetType = UNSET
     settings: dict[str, Any] | UnsetType = UNSET
-    spec: dict[str, Any] | UnsetType = UNSET
     is_enabled: bool | UnsetType = UNSET
     last_connected_at: datetime | UnsetType | None = UNSET
     tools: list[NewMcpTool] | UnsetType = UNSET

@@ -67,7 +67,7 @@ class ScrubbedStream:
         """The text that was held back, and how much of its beginning belongs to a secret whose mask was returned."""
 
     def feed(self, piece: str) -> str:
-        """Take the next piece of the text; return what is known to be free of secrets."""
+        """Take the next piece of the text; return the text that contains no secret, up to the possible beginning of one."""
         self._held += piece
         return self._take(self._scrubber.find_beginning(self._held))
 

@@ -1,7 +1,7 @@
 """Programs with credentials: which programs an agent may start, with which environment and without which arguments.
 
-``prepare`` checks a command line and returns what ``subprocess`` needs. Holdfast never runs it. Credentials are variables of
-the program's environment only, so a model sees them neither in the command nor, with ``scrub``, in its output.
+``prepare`` checks a command line and returns the arguments for ``subprocess``. Holdfast never runs it. Credentials are in the
+program's environment only, so a model sees them neither in the command nor, with ``scrub``, in its output.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class AsyncSecureCLIs(AsyncAgentOverlay[SecureCLI, NewSecureCLI, SecureCLIChange
     async def prepare(
         self, connection: Connection, acting: ActorContext, command: str, agent: str = ""
     ) -> PreparedCommand:
-        """Check a command line against the configuration of its program, and return what is needed to run it without a shell.
+        """Check a command line against the configuration of its program; return its words, environment and timeout.
 
         If the program has credentials, the activity log gets an entry in the same transaction.
 
