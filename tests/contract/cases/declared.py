@@ -276,6 +276,41 @@ async def a_resource_that_comes_back_gets_its_rows_back(world: World) -> None:
 
 
 @contract()
+async def a_row_is_handed_over_from_one_resource_to_another(world: World) -> None:
+    acme = world.tenant()
+    await acme.declared.apply([agent("a1")], source="files")
+    renamed = structs.replace(agent("a1", "Be brief."), name="renamed")
+    changes = await acme.declared.apply([renamed], source="files", prune=KINDS)
+    assert actions(changes) == {"Agent/ns/renamed": "created", "Agent/ns/a1": "pruned"}
+    assert [row.system for row in await acme.agents.list()] == ["Be brief."]
+    await acme.declared.apply([agent("a1")], source="files")
+    changes = await acme.declared.apply([renamed], source="files", prune=KINDS)
+    assert await acme.agents.count() == 1, "the row of a pruned resource stays if another resource has it"
+    assert await acme.declared.apply([], source="files", prune=KINDS)
+    assert await acme.agents.count() == 0
+
+
+@contract()
+async def removed_resources_go_with_their_rows(world: World) -> None:
+    acme = world.tenant()
+    await acme.agents.create(NewAgent(id="a2"))
+    await acme.declared.apply(some(), source="files")
+    refs = ["Agent/ns/a1", "Agent/ns/a2", "ModelConfig/ns/m1", "Agent/ns/absent"]
+    assert actions(await acme.declared.remove(refs)) == dict.fromkeys(refs[:3], "pruned")
+    assert [row.id for row in await acme.agents.list()] == ["a2"]
+    assert [row.name for row in await acme.providers.list()] == ["m2"]
+    assert await acme.declared.namespaces() == ["ns"]
+    assert await acme.declared.remove(refs) == []
+    for wrong in ("Agent/ns/a1", [7], None):
+        with raises(InvalidInput):
+            await acme.declared.remove(wrong)  # type: ignore[arg-type]
+    not_lists: list[dict[str, Any]] = [{"prune": "Agent"}, {"keep": "Agent/ns/a1"}]
+    for arguments in not_lists:
+        with raises(InvalidInput):
+            await acme.declared.apply([], source="files", **arguments)
+
+
+@contract()
 async def a_declaration_deleted_by_hand_leaves_its_rows(world: World) -> None:
     acme = world.tenant()
     await acme.declared.apply([agent("a1")], source="files")

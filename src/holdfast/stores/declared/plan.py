@@ -119,13 +119,21 @@ async def make_plan(
     owned = {ref: own_rows(row) for ref, row in current.items()}
     names = {*named, *((own.store, tuple(own.name)) for rows in owned.values() for own in rows)}
     rows = await read_rows(connection, stores, names)
+    refs = {item.ref for item in request.declarations}
+    pruned = [
+        row for ref, row in sorted(current.items()) if ref not in {*refs, *request.keep} and _is_pruned(row, request)
+    ]
+    handed_over = {(own.store, tuple(own.name)): own for row in pruned for own in owned[row.ref]}
     plans = [
-        _plan(item, current.get(item.ref), owned.get(item.ref, []), rows, stores, request)
+        _plan(item, current.get(item.ref), owned.get(item.ref, []), handed_over, rows, stores, request)
         for item in request.declarations
     ]
-    refs = {item.ref for item in request.declarations} | {*request.keep}
-    pruned = [row for ref, row in sorted(current.items()) if ref not in refs and _is_pruned(row, request)]
-    return plans + [_deletion(row, owned[row.ref], rows) for row in pruned], rows
+    plans += [_deletion(row, owned[row.ref], rows) for row in pruned]
+    staying = {ref for ref in current if ref not in refs} - {row.ref for row in pruned}
+    needed = named | {(own.store, tuple(own.name)) for ref in staying for own in owned[ref]}
+    for plan in plans:
+        plan.deletions = [own for own in plan.deletions if (own.store, tuple(own.name)) not in needed]
+    return plans, rows
 
 
 def own_rows(resource: Any) -> list[OwnRow]:
@@ -141,12 +149,15 @@ def own_rows(resource: Any) -> list[OwnRow]:
     return rows
 
 
-def check_resources(declarations: Sequence[ResourceToApply]) -> None:
-    """Check what the types of the arguments promise.
+def check_resources(declarations: Sequence[ResourceToApply], **names: Sequence[str]) -> None:
+    """Check the types of the arguments.
 
     Raises:
         InvalidInput: an argument has another type.
     """
+    for argument, values in {"declarations": declarations, **names}.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise InvalidInput(f"{argument} must be a list, not {type(values).__name__}", field=argument)
     for item in declarations:
         if not isinstance(item, ResourceToApply):
             raise InvalidInput(f"declarations are ResourceToApply, not {type(item).__name__}", field="declarations")
@@ -203,6 +214,7 @@ def _plan(
     item: ResourceToApply,
     current: Any,
     owned: Sequence[OwnRow],
+    handed_over: Mapping[tuple[str, Name], OwnRow],
     rows: CurrentRows,
     stores: Mapping[str, Store],
     request: ApplyRequest,
@@ -212,7 +224,7 @@ def _plan(
             f"{item.ref} belongs to the source {current.source!r}: apply it there, or take it over (--take-over)",
             reason="source",
         )
-    owned_by_name = {(own.store, tuple(own.name)): own for own in owned}
+    owned_by_name = {**handed_over, **{(own.store, tuple(own.name)): own for own in owned}}
     plan = ResourcePlan(declaration=item, current=current, change=AppliedChange(ref=item.ref, action="unchanged"))
     drift: list[FieldChange] = []
     for new in item.rows:

@@ -148,8 +148,8 @@ class AsyncDeclaredResources(
             MissingKey: a resource has secrets, and no encryption key is configured.
         """
         limits = self._scope.limits
+        check_resources(declarations, prune=prune, keep=keep)
         limits.check("batch_rows", len(declarations), "declarations")
-        check_resources(declarations)
         request = ApplyRequest(
             declarations=declarations,
             source=scopes.name(source, "source", limits, limit="key_bytes"),
@@ -167,8 +167,10 @@ class AsyncDeclaredResources(
         """Delete resources of any source with the rows that they made, in one transaction. Missing ones are skipped.
 
         Raises:
+            InvalidInput: a reference is not valid.
             LimitExceeded: there are more than ``batch_rows``.
         """
+        check_resources([], refs=refs)
         self._scope.limits.check("batch_rows", len(refs), "refs")
         for ref in refs:
             self._at([ref])  # checks the type and the length
