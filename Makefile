@@ -62,7 +62,7 @@ lane = @said="$$(PYTHONPATH=src "$$($(ENVIRONMENT) $(1))" -m pytest $(2) $(ARGS)
 .lane-crewai-oldest:
 	$(call lane,crewai-oldest,$(CREWAI_CORE))
 .lane-kagent:
-	$(call lane,kagent,tests/adapters/kagent)
+	$(call lane,kagent,-n 2 --dist loadfile tests/adapters/kagent)
 .lane-a2a:
 	$(call lane,a2a,tests/adapters/a2a)
 .lane-a2a-oldest:

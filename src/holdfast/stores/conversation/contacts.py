@@ -260,9 +260,11 @@ class AsyncContacts(TenantStore):
                     ids_to_lock = await self._group_ids(connection, ids)
                     params = self._scope.params(ids=id_list(ids_to_lock, connection.dialect))
                     groups: dict[str, str | None] = dict(await queries.lock.all(connection, params))
-                    if not groups.keys() >= set(await self._group_ids(connection, ids)):
+                    members = await self._group_ids(connection, ids)
+                    if not groups.keys() >= {*members}:
                         raise _GroupGrew
-                    return groups
+                    # A contact that left the group before it was locked may be in another group by now.
+                    return {id: groups[id] for id in members}
             except _GroupGrew:
                 continue
         raise Unavailable("other callers keep merging the same contacts; nothing was changed, and a retry is safe")
