@@ -200,7 +200,7 @@ def http_push_configurations(scene: Scene, secret: str) -> None:
 
 @door()
 def http_refusals(scene: Scene, secret: str) -> None:
-    """Requests that are refused: what they sent is not repeated in answers or logs."""
+    """Refused requests: answers and logs do not repeat their content."""
     name = scene.name("refused")
     for body in (
         {"name": name, "api_key": {"token": secret}},

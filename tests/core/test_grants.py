@@ -138,7 +138,10 @@ def statement(kind: str, old: str, new: str) -> AbstractContextManager[Any]:
 DEFECTS: dict[str, tuple[str, AbstractContextManager[Any]]] = {
     "another tenant": ("user", statement("user", "WHERE tenant_id = :tenant_id AND ", "WHERE ")),
     "an attribute that stays": ("user", statement("user", "role = excluded.role, ", "")),
-    "a grant that begins anew": ("user", statement("user", "updated_at = excluded.", "created_at = excluded.")),
+    "a grant that loses its creation time": (
+        "user",
+        statement("user", "updated_at = excluded.", "created_at = excluded."),
+    ),
     "all grants of a resource": ("user", statement("user", " AND user_id = :user", "")),
     "another order": ("user", statement("user", "ORDER BY", "ORDER BY role DESC,")),
     "a short page": ("user", statement("user", "LIMIT :limit", "LIMIT :limit - 1")),

@@ -65,7 +65,7 @@ class Kept:
         self.errors: list[Exception] = []
 
     def until(self, is_done: Callable[[], bool]) -> list[AppliedChange]:
-        """Wait for applications until something is the case; return what they changed."""
+        """Wait for applications until a condition holds; return their changes."""
         changes: list[AppliedChange] = []
         while not is_done():
             changes += self._next()

@@ -1,4 +1,4 @@
-"""Deleting a run: what belongs to it alone goes in one transaction, what it shares with its session stays."""
+"""Deleting a run: one transaction removes its own rows; rows shared with its session stay."""
 
 from __future__ import annotations
 
